@@ -9,7 +9,7 @@
 //! | [`spawn`] | a task of the runtime | a task of the node, which ends when the node is killed |
 //! | [`sleep`], [`timeout`] | a timer of tokio's | virtual time |
 //! | [`Instant::now`] | the monotonic clock | the node's clock |
-//! | [`random`] | depends on the time | follows from the seed |
+//! | [`random`] | random | follows from the seed |
 //!
 //! A simulator implements [`Host`] for its nodes, and [enters](enter) before it polls their tasks.
 //!
@@ -19,7 +19,9 @@ mod host;
 mod task;
 mod time;
 
+use std::cell::Cell;
 use std::future::Future;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 pub use host::{Entered, Host, enter, host};
@@ -92,17 +94,23 @@ pub async fn give_way() {
     tokio::task::coop::consume_budget().await;
 }
 
-/// Returns a random number. In a world it follows from the seed. Elsewhere it is made of the time,
-/// which is good enough to spread retries, and for no secret.
+/// Returns a random number. In a world it follows from the seed. Elsewhere each thread has a random
+/// row of them, which is good enough to spread retries and to name things, and for no secret.
 pub fn random() -> u64 {
-    match host() {
-        Some(host) => host.random(),
-        None => {
-            // SplitMix64 (Steele, Lea, Flood 2014), of the time.
-            let mut bits = Instant::now().time().as_nanos().wrapping_add(0x9e37_79b9_7f4a_7c15);
-            bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            bits ^ (bits >> 31)
-        }
+    if let Some(host) = host() {
+        return host.random();
     }
+    #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "outside of a world")]
+    fn seed() -> u64 {
+        std::hash::RandomState::new().build_hasher().finish()
+    }
+    thread_local! {
+        static STATE: Cell<u64> = Cell::new(seed());
+    }
+    // SplitMix64 (Steele, Lea, Flood 2014).
+    let mut bits = STATE.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    STATE.set(bits);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
 }

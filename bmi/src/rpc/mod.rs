@@ -54,6 +54,7 @@
 mod addrs;
 mod client;
 mod server;
+mod trace;
 #[cfg(feature = "typed")]
 pub mod typed;
 mod wire;
@@ -63,8 +64,9 @@ use std::time::Duration;
 use bmi_core::runtime::MonotonicTime;
 
 pub use self::addrs::IntoAddrs;
-pub use self::client::{Client, ClientBuilder, LinkState, Reply, Request};
+pub use self::client::{Client, ClientBuilder, LinkState, Reply, Request, Stream};
 pub use self::server::{Call, Replying, Server, ServerBuilder};
+pub use self::trace::Trace;
 use crate::config::HandleConfig;
 use crate::polled::Engine;
 use crate::{Addr, Clock, Config, Error, Handle, OpenOptions, Scheme, backends};
@@ -75,6 +77,8 @@ const DEFAULT_MOST_DATA: u64 = 16 << 20;
 const DEFAULT_MOST_BYTES: u64 = 256 << 20;
 /// The time for an answer that no deadline of a call bounds.
 const GRACE: Duration = Duration::from_secs(1);
+/// Parts of a stream that are under way in one direction, at most.
+const WINDOW: usize = 8;
 /// Bytes for one permit of a semaphore, which counts them with 32 bits.
 const PERMIT: u64 = 1 << 12;
 

@@ -1,15 +1,33 @@
 //! What a client and a server write in front of requests and replies.
 //!
 //! **Layout.** All integers are little-endian. A request is the request of a call of the library
-//! (`docs/design/protocol.md`, section 10), and begins with 20 bytes:
+//! (`docs/design/protocol.md`, section 10), and begins with 24 bytes:
 //!
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | version u8 | [`VERSION`] |
-//! | 1 | kind u8 | 1 call, 2 fetch, 3 ping |
-//! | 2 | 0 u16 | |
-//! | 4 | time u64 | µs until the client's deadline |
-//! | 12 | number u64 | of a call: the longest data that it takes; of a fetch: which data |
+//! | 1 | kind u8 | see below |
+//! | 2 | traced u8 | 1 if the last 24 bytes of the request are a trace |
+//! | 3 | trace flags u8 | those of W3C's Trace Context; 0 without a trace |
+//! | 4 | stream u32 | number of the stream; 0 without one |
+//! | 8 | time u64 | µs until the client's deadline |
+//! | 16 | number u64 | see below |
+//!
+//! A trace is the id of the trace (u128) and the id of the client's span (u64).
+//!
+//! | kind | | number |
+//! |---|---|---|
+//! | 1 call | for the handler | the longest data that it takes |
+//! | 2 fetch | asks for the data of a reply that was too long for the memory of the call | of the data |
+//! | 3 ping | asks whether the server is there | 0 |
+//! | 4 open | a call for the handler that moves parts, in a stream | the longest part or data that it takes |
+//! | 5 part | brings a part: the call's data. It is answered when the handler has taken it | of the part in its stream, from 0 |
+//! | 6 demand | asks for a part. It is answered with the handler's next | of the demand in its stream, from 0 |
+//! | 7 end | no more parts come | 1 if the client takes further parts, or 0 |
+//! | 8 close | the client has dropped the call | 0 |
+//!
+//! The client numbers its streams, from 1 on each connection. A part or a demand that is not
+//! answered has come when the call was over. The answer to the *open* says how it ended.
 //!
 //! A reply begins with 24 bytes. The reply's bytes follow, or the text of an error:
 //!
@@ -23,12 +41,17 @@
 //! | 8 | data u64 | length of the data |
 //! | 16 | number u64 | names the data that is to be fetched |
 
+use std::ops::Range;
+
+use super::Trace;
 use crate::{Error, ErrorKind};
 
 /// The version of this layout.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Length of what is in front of a request, in bytes.
-pub(super) const REQUEST_HEAD: usize = 20;
+pub(super) const REQUEST_HEAD: usize = 24;
+/// Length of a trace behind a request, in bytes.
+const TRACE: usize = 24;
 /// Length of what is in front of a reply, in bytes.
 pub(super) const REPLY_HEAD: usize = 24;
 
@@ -41,6 +64,23 @@ pub(super) enum RequestKind {
     Fetch { number: u64 },
     /// Asks whether the server is there.
     Ping,
+    /// Something of a stream.
+    Stream { stream: u32, event: StreamEvent },
+}
+
+/// What happens to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StreamEvent {
+    /// It begins, as a call for the handler, which takes so many bytes in a part at most.
+    Open { max_reply: u64 },
+    /// Brings a part.
+    Part { turn: u64 },
+    /// Asks for a part.
+    Demand { turn: u64 },
+    /// No more parts come. The client takes further ones, or it does not.
+    End { takes: bool },
+    /// The client has dropped the call.
+    Close,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,33 +88,72 @@ pub(super) struct RequestHead {
     pub(super) kind: RequestKind,
     /// Time until the client's deadline, in µs.
     pub(super) time_us: u64,
+    pub(super) trace: Option<Trace>,
 }
 
 impl RequestHead {
+    /// Encodes the head. Behind the request there must be the trace, if there is one
+    /// ([`append_trace`]).
     pub(super) fn encode(self) -> [u8; REQUEST_HEAD] {
-        let (kind, number) = match self.kind {
-            RequestKind::Call { max_reply } => (1, max_reply),
-            RequestKind::Fetch { number } => (2, number),
-            RequestKind::Ping => (3, 0),
+        use StreamEvent::{Close, Demand, End, Open, Part};
+        let (kind, stream, number) = match self.kind {
+            RequestKind::Call { max_reply } => (1, 0, max_reply),
+            RequestKind::Fetch { number } => (2, 0, number),
+            RequestKind::Ping => (3, 0, 0),
+            RequestKind::Stream { stream, event } => match event {
+                Open { max_reply } => (4, stream, max_reply),
+                Part { turn } => (5, stream, turn),
+                Demand { turn } => (6, stream, turn),
+                End { takes } => (7, stream, takes.into()),
+                Close => (8, stream, 0),
+            },
         };
         let mut wire = [0; REQUEST_HEAD];
-        wire[..2].copy_from_slice(&[VERSION, kind]);
-        wire[4..12].copy_from_slice(&self.time_us.to_le_bytes());
-        wire[12..].copy_from_slice(&number.to_le_bytes());
+        let flags = self.trace.map_or(0, |trace| trace.flags);
+        wire[..4].copy_from_slice(&[VERSION, kind, self.trace.is_some().into(), flags]);
+        wire[4..8].copy_from_slice(&u32::to_le_bytes(stream));
+        wire[8..16].copy_from_slice(&self.time_us.to_le_bytes());
+        wire[16..].copy_from_slice(&number.to_le_bytes());
         wire
     }
 
-    /// Decodes the beginning of a request; `None` if no client of this version has made it.
-    pub(super) fn decode(wire: &[u8]) -> Option<RequestHead> {
-        let wire: &[u8; REQUEST_HEAD] = wire.first_chunk()?;
-        let number = u64_at(wire, 12);
-        let kind = match wire[..2] {
-            [VERSION, 1] => RequestKind::Call { max_reply: number },
-            [VERSION, 2] => RequestKind::Fetch { number },
-            [VERSION, 3] => RequestKind::Ping,
+    /// Decodes the head of a request. Returns it with the place of the program's bytes; `None` if no
+    /// client of this version has made it.
+    pub(super) fn decode(wire: &[u8]) -> Option<(RequestHead, Range<usize>)> {
+        use StreamEvent::{Close, Demand, End, Open, Part};
+        let (head, rest) = wire.split_first_chunk::<REQUEST_HEAD>()?;
+        let stream = u32::from_le_bytes(head[4..8].try_into().expect("four bytes"));
+        let number = u64_at(head, 16);
+        let of_stream = |event| RequestKind::Stream { stream, event };
+        let kind = match (head[1], stream) {
+            (1, 0) => RequestKind::Call { max_reply: number },
+            (2, 0) => RequestKind::Fetch { number },
+            (3, 0) if number == 0 => RequestKind::Ping,
+            (4, 1..) => of_stream(Open { max_reply: number }),
+            (5, 1..) => of_stream(Part { turn: number }),
+            (6, 1..) => of_stream(Demand { turn: number }),
+            (7, 1..) if number < 2 => of_stream(End { takes: number == 1 }),
+            (8, 1..) if number == 0 => of_stream(Close),
             _ => return None,
         };
-        Some(RequestHead { kind, time_us: u64_at(wire, 4) })
+        let (trace, end) = match (head[2], head[3], rest.last_chunk::<TRACE>()) {
+            (0, 0, _) => (None, wire.len()),
+            (1, flags, Some(trace)) => {
+                let (id, span) = trace.split_first_chunk().expect("it is longer");
+                (Some(Trace { id: u128::from_le_bytes(*id), span: u64_at(span, 0), flags }), wire.len() - TRACE)
+            }
+            _ => return None,
+        };
+        let head = (head[0] == VERSION).then_some(RequestHead { kind, time_us: u64_at(head, 8), trace })?;
+        Some((head, REQUEST_HEAD..end))
+    }
+}
+
+/// Appends a trace to a request.
+pub(super) fn append_trace(trace: Option<Trace>, request: &mut Vec<u8>) {
+    if let Some(Trace { id, span, .. }) = trace {
+        request.extend_from_slice(&id.to_le_bytes());
+        request.extend_from_slice(&span.to_le_bytes());
     }
 }
 
@@ -190,9 +269,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_survived_and_heads_come_back(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            if let Some(head) = RequestHead::decode(&bytes) {
-                prop_assert_eq!(RequestHead::decode(&head.encode()), Some(head));
+        fn any_bytes_are_survived_and_heads_come_back(
+            (first, bytes) in (any::<[u8; 4]>(), proptest::collection::vec(any::<u8>(), 0..80)),
+        ) {
+            // Most of them begin as requests do.
+            let [version, kind, traced, stream] = first;
+            let version = if version < 0xe0 { VERSION } else { version };
+            let stream = if stream < 0x80 { 0 } else { stream };
+            let bytes = [&[version, kind % 10, traced % 3, 0, stream, 0, 0, 0], &bytes[..]].concat();
+            if let Some((head, request)) = RequestHead::decode(&bytes) {
+                let mut again = [&head.encode()[..], &bytes[request]].concat();
+                append_trace(head.trace, &mut again);
+                prop_assert_eq!(again, &bytes[..]);
             }
             if let Ok(head) = ReplyHead::decode(&bytes) {
                 let again = [&head.encode()[..], &bytes[REPLY_HEAD..]].concat();

@@ -5,6 +5,8 @@ mod limits;
 mod links;
 mod outcomes;
 mod runtime;
+mod streams;
+mod traces;
 mod transfers;
 #[cfg(feature = "typed")]
 mod typed;

@@ -1,6 +1,8 @@
 //! The owner of bytes that an adapter may touch. The bytes are allocated here, or taken over from a
 //! `Vec`, from [`Bytes`] or from a mapping.
 
+mod lend;
+
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
 use std::fmt;
@@ -288,25 +290,6 @@ impl Memory {
         self.to_vec()
     }
 
-    /// Returns the bytes as [`Bytes`]. They are not copied if this is the only handle, or if the
-    /// memory was made of `Bytes`.
-    ///
-    /// Memory of [`Memory::shareable`] is always copied, because a peer to which it was exposed may
-    /// still have its pages mapped.
-    pub fn into_bytes(mut self) -> Bytes {
-        if let Backing::Shareable(bytes) = &self.0.backing {
-            return bytes.clone();
-        }
-        let may_be_shared = matches!(self.0.backing, Backing::Passable(_));
-        if may_be_shared || self.get_mut().is_none() {
-            return Bytes::from(self.to_vec());
-        }
-        match self.0.backing {
-            Backing::Vec { .. } => Bytes::from(self.into_vec()),
-            _ => Bytes::from_owner(OnlyHandle(self)),
-        }
-    }
-
     /// Returns true if the bytes must not be written: the memory was made of [`Bytes`], or by
     /// [`Memory::from_raw_parts_read_only`]. It can be sent, pushed and exposed for reading.
     /// Operations that would write to it are refused as `Invalid`.
@@ -424,18 +407,6 @@ impl From<Memory> for Bytes {
     /// Calls [`Memory::into_bytes`].
     fn from(memory: Memory) -> Bytes {
         memory.into_bytes()
-    }
-}
-
-/// The only handle of a memory. It is never cloned, so nothing else can reach the bytes.
-struct OnlyHandle(Memory);
-
-impl AsRef<[u8]> for OnlyHandle {
-    fn as_ref(&self) -> &[u8] {
-        // SAFETY: `into_bytes` has checked that this is the only handle, and that no other memory
-        // refers to the bytes (`get_mut`). This value gives out no handle. So nothing writes to the
-        // bytes while it lives.
-        unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
     }
 }
 

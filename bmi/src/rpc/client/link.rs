@@ -6,7 +6,7 @@
 //! | up | uses it |
 //! | down | connects when the pause is over, which doubles with each failure |
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +46,10 @@ pub(super) struct Link {
     connecting: tokio::sync::Mutex<()>,
     /// Number of replies so far.
     replies: AtomicU64,
+    /// Length of the data that the last replies had, if it was more than is offered.
+    expected: AtomicUsize,
+    /// Number of the last stream.
+    streams: AtomicU32,
     /// A call has timed out, and no reply has come since.
     suspect: AtomicBool,
 }
@@ -64,6 +68,8 @@ impl Link {
             state: Mutex::new(State::Idle),
             connecting: tokio::sync::Mutex::default(),
             replies: AtomicU64::new(0),
+            expected: AtomicUsize::new(0),
+            streams: AtomicU32::new(0),
             suspect: AtomicBool::new(false),
         }
     }
@@ -173,6 +179,25 @@ impl Link {
         }
     }
 
+    /// Returns how much data the next reply will have, to judge by the last.
+    pub(super) fn expected(&self) -> usize {
+        self.expected.load(Ordering::Relaxed)
+    }
+
+    /// Notes how much data a reply has had.
+    pub(super) fn expect(&self, data: usize) {
+        let expected = self.expected();
+        if data != expected && (data > self.buffers.usual() || expected > 0) {
+            // One short reply among long ones does not change much, a row of them does.
+            self.expected.store(data.max(expected - expected.div_ceil(4)), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the number of a new stream.
+    pub(super) fn next_stream(&self) -> u32 {
+        self.streams.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1)
+    }
+
     /// Returns a number that differs after each reply.
     pub(super) fn replies(&self) -> u64 {
         self.replies.load(Ordering::Relaxed)
@@ -203,7 +228,7 @@ impl Link {
         let long = peer.endpoint().now() + GRACE;
         let (short, deadline) = (deadline < long, deadline.min(long));
         let time_us = deadline.since(peer.endpoint().now()).as_micros() as u64;
-        let ping = RequestHead { kind: RequestKind::Ping, time_us }.encode();
+        let ping = RequestHead { kind: RequestKind::Ping, time_us, trace: None }.encode();
         let asked = async { peer.call(&ping, Body::None, Options::by(deadline))?.reply().await };
         match asked.await {
             Err(error) if error.kind() == ErrorKind::TimedOut && short => Err(error),

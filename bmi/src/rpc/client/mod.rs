@@ -2,7 +2,9 @@
 
 mod buffers;
 mod link;
+mod receive;
 mod request;
+mod stream;
 
 use std::fmt;
 use std::pin::pin;
@@ -18,6 +20,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use self::link::Link;
 pub use self::link::LinkState;
 pub use self::request::{Reply, Request};
+pub use self::stream::Stream;
 use super::addrs::IntoAddrs;
 use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, permits};
 use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions, Scheme};
@@ -237,27 +240,27 @@ impl Inner {
         opened
     }
 
-    /// Returns a connection that is up, of the address whose turn it is. Connects until the
-    /// deadline, again and again.
+    /// Returns a connection that is up, and the place of its link: that of the address whose turn it
+    /// is. Connects until the deadline, again and again.
     ///
     /// # Errors
     /// The reason that the last attempt failed, or that no other will succeed.
-    async fn peer(&self, deadline: Time) -> Result<(&Link, SharedPeer), Error> {
+    async fn peer(&self, deadline: Time) -> Result<(usize, SharedPeer), Error> {
         self.check()?;
         let first = match self.settings.spread {
             true => self.turn.fetch_add(1, Ordering::Relaxed),
             false => self.turn.load(Ordering::Relaxed),
         };
-        let link = &self.links[first % self.links.len()];
-        match link.up() {
-            Some(peer) => Ok((link, peer)),
+        let at = first % self.links.len();
+        match self.links[at].up() {
+            Some(peer) => Ok((at, peer)),
             // It is rare, and its future is large.
             None => Box::pin(self.connected(first, deadline)).await,
         }
     }
 
     /// Connects to the address whose turn it is, or to the next that answers.
-    async fn connected(&self, first: usize, deadline: Time) -> Result<(&Link, SharedPeer), Error> {
+    async fn connected(&self, first: usize, deadline: Time) -> Result<(usize, SharedPeer), Error> {
         let count = self.links.len();
         loop {
             let mut last = None;
@@ -275,7 +278,7 @@ impl Inner {
                         if !self.settings.spread {
                             self.turn.store(at % count, Ordering::Relaxed);
                         }
-                        return Ok((link, peer));
+                        return Ok((at % count, peer));
                     }
                     Err(error) => last = Some(error),
                 }
@@ -293,10 +296,8 @@ impl Inner {
     }
 
     /// Lets later calls begin with the address after this one, whose server goes down.
-    fn pass_on(&self, link: &Link) {
-        if !self.settings.spread
-            && let Some(at) = self.links.iter().position(|one| std::ptr::eq(one, link))
-        {
+    fn pass_on(&self, at: usize) {
+        if !self.settings.spread {
             self.turn.store((at + 1) % self.links.len(), Ordering::Relaxed);
         }
     }

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use bmi_core::runtime::{Instant, host};
 use bmi_core::{SharedPeer, Time};
+use tracing::Instrument;
 
-use super::Inner;
-use super::link::Link;
-use crate::rpc::permits;
-use crate::rpc::wire::{Place, REPLY_HEAD, REQUEST_HEAD, ReplyHead, RequestHead, RequestKind};
-use crate::{Body, Bytes, Error, ErrorKind, MemList, Memory, Options};
+use super::receive::{Failure, From, Receiving};
+use super::{Inner, Stream};
+use crate::rpc::Trace;
+use crate::rpc::trace::of_call;
+use crate::rpc::wire::{REQUEST_HEAD, RequestHead, RequestKind, append_trace};
+use crate::{Body, Bytes, Error, ErrorKind, MemList, Options};
 
 /// Pause before a call is made again, at first and at most. Without one it is made again once, when
 /// a connection is lost.
@@ -30,6 +32,8 @@ pub struct Request {
     into: Option<MemList>,
     timeout: Duration,
     idempotent: bool,
+    /// It is behind the request in the message.
+    trace: Option<Trace>,
 }
 
 /// The reply to a call.
@@ -43,44 +47,13 @@ pub struct Reply {
     pub data_len: u64,
 }
 
-/// Why a call has no reply.
-struct Failure {
-    error: Error,
-    from: From,
-}
-
-/// Where the error of a call comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum From {
-    /// This side: nothing was sent.
-    Unsent,
-    /// The connection, after the request was sent.
-    Connection,
-    /// The server, before the handler has begun.
-    Server,
-    /// The handler. Its kind is about what the handler did, not about this connection.
-    Handler,
-}
-
-impl Failure {
-    /// Returns true if the handler has not begun, and another attempt may succeed.
-    fn may_be_repeated(&self) -> bool {
-        match (self.from, self.error.kind()) {
-            (From::Unsent, ErrorKind::PeerLost) => true,
-            // It goes down, or has closed the connection because it was idle.
-            (From::Unsent | From::Connection | From::Server, ErrorKind::Refused) => true,
-            _ => false,
-        }
-    }
-}
-
 impl Request {
     pub(super) fn new(client: Arc<Inner>, request: &[u8]) -> Request {
         let mut message = Vec::with_capacity(REQUEST_HEAD + request.len());
         message.resize(REQUEST_HEAD, 0);
         message.extend_from_slice(request);
         let timeout = client.settings.timeout;
-        Request { client, message, data: None, into: None, timeout, idempotent: false }
+        Request { client, message, data: None, into: None, timeout, idempotent: false, trace: None }
     }
 
     /// Adds data for the server: `Bytes`, a `Vec`, [`Memory`] or a list of pieces. Over verbs and
@@ -110,6 +83,29 @@ impl Request {
         self
     }
 
+    /// Makes the call, as one whose request and reply come in parts of any number. The handler uses
+    /// [`Call::next`](crate::Call::next) and [`Call::send`](crate::Call::send). The time of the call
+    /// is that of the whole stream.
+    ///
+    /// # Errors
+    /// As a call's, before it was sent. `Invalid` if the call has data, or memory for it.
+    pub async fn stream(mut self) -> Result<Stream, Error> {
+        if self.data.is_some() || self.into.is_some() {
+            let text = "a stream has no data but its parts: Stream::send";
+            return Err(Error::new(ErrorKind::Invalid, text).during("stream"));
+        }
+        self.set_trace(Trace::current());
+        let deadline = (Instant::now() + self.timeout).time();
+        Stream::open(self.client, self.message, self.trace, deadline).await
+    }
+
+    fn set_trace(&mut self, trace: Option<Trace>) {
+        if self.trace.is_none() {
+            self.trace = trace;
+            append_trace(trace, &mut self.message);
+        }
+    }
+
     /// Makes the call, and blocks the thread until its end. For programs without a runtime.
     ///
     /// # Errors
@@ -124,6 +120,12 @@ impl Request {
     }
 
     async fn make(mut self) -> Result<Reply, Error> {
+        let (span, trace) = of_call();
+        self.set_trace(trace);
+        self.make_it().instrument(span).await
+    }
+
+    async fn make_it(mut self) -> Result<Reply, Error> {
         if self.into.as_ref().is_some_and(MemList::is_read_only) {
             let text = "the memory for the reply is read-only: use Memory::zeroed";
             return Err(Error::new(ErrorKind::Invalid, text).during("call"));
@@ -133,9 +135,10 @@ impl Request {
         let _permit = client.permits(&client.calls, 1, deadline).await?;
         let mut pause = Duration::ZERO;
         loop {
-            let (link, peer) = client.peer(deadline).await?;
+            let (at, peer) = client.peer(deadline).await?;
+            let link = &client.links[at];
             let replies = link.replies();
-            let failure = match self.once(link, &peer, deadline).await {
+            let failure = match self.once(at, &peer, deadline).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
@@ -145,7 +148,7 @@ impl Request {
                     link.lost(&peer, &failure.error);
                 }
                 (From::Connection, ErrorKind::TimedOut) => link.timed_out(replies),
-                (From::Server, ErrorKind::Refused) => client.pass_on(link),
+                (From::Server, ErrorKind::Refused) => client.pass_on(at),
                 _ => {}
             }
             let may_succeed = failure.error.is_retryable() || kind == ErrorKind::Abandoned;
@@ -162,108 +165,30 @@ impl Request {
     }
 
     /// Makes the call on a connection.
-    async fn once(&mut self, link: &Link, peer: &SharedPeer, deadline: Time) -> Result<Reply, Failure> {
+    async fn once(&mut self, link: usize, peer: &SharedPeer, deadline: Time) -> Result<Reply, Failure> {
         let unsent = |error| Failure { error, from: From::Unsent };
-        let settings = &self.client.settings;
-        let max_reply = self.into.as_ref().map_or(settings.max_reply, |into| into.len() as u64);
-        let time_us = deadline.since(peer.endpoint().now()).as_micros() as u64;
-        let head = RequestHead { kind: RequestKind::Call { max_reply }, time_us };
+        let receiving = Receiving { client: &self.client, link, peer, deadline, into: self.into.as_ref() };
+        let head = RequestHead {
+            kind: RequestKind::Call { max_reply: receiving.max_reply() },
+            time_us: receiving.time_us(),
+            trace: self.trace,
+        };
         self.message[..REQUEST_HEAD].copy_from_slice(&head.encode());
         // Memory for the reply, unless the call has data: it goes in one direction.
-        let buffer = match (&self.data, &self.into) {
-            (None, None) if settings.offer > 0 => Some(link.buffers.take().map_err(unsent)?),
+        let mut buffer = match (&self.data, &self.into) {
+            (None, None) => receiving.offer().map_err(unsent)?,
             _ => None,
         };
         let body = match (&self.data, &self.into, &buffer) {
             (Some(data), ..) => Body::Out(data.clone()),
             (None, Some(into), _) => Body::In(into.clone()),
-            (None, None, Some(buffer)) => Body::In(buffer.into()),
+            (None, None, Some(buffer)) => Body::In(buffer.list()),
             (None, None, None) => Body::None,
         };
         let call = peer.call(&self.message, body, Options::by(deadline)).map_err(unsent)?;
-        let sent = |error| Failure { error, from: From::Connection };
-        let reply = call.reply().await.map_err(sent)?;
-        link.replied();
-        let bytes = reply.bytes;
-        let head = ReplyHead::decode(&bytes).map_err(sent)?;
-        let end = REPLY_HEAD + head.len as usize;
-        if let Some(kind) = head.error {
-            buffer.into_iter().for_each(|buffer| link.buffers.keep(buffer));
-            let text = String::from_utf8_lossy(&bytes[REPLY_HEAD..end]).into_owned();
-            let error = Error::new(kind, text).during("call");
-            let error = match peer.addr() {
-                Some(addr) => error.with_peer(addr),
-                None => error,
-            };
-            return Err(Failure { error, from: if head.not_begun { From::Server } else { From::Handler } });
-        }
-        let data = match head.place {
-            Place::Behind => {
-                buffer.into_iter().for_each(|buffer| link.buffers.keep(buffer));
-                self.copied(bytes.slice(end..)).map_err(sent)?
-            }
-            Place::InMemory if head.data != reply.data => return Err(sent(short(head.data, reply.data))),
-            Place::InMemory => match buffer {
-                Some(buffer) => link.buffers.contents(buffer, reply.data as usize),
-                None => Bytes::new(),
-            },
-            Place::Kept { number } => {
-                buffer.into_iter().for_each(|buffer| link.buffers.keep(buffer));
-                Box::pin(self.fetch(peer, number, head.data, deadline)).await.map_err(sent)?
-            }
-        };
-        Ok(Reply { bytes: bytes.slice(REPLY_HEAD..end), data, data_len: head.data })
+        let reply = call.reply().await.map_err(|error| Failure { error, from: From::Connection })?;
+        receiving.take(reply, buffer.take()).await
     }
-
-    /// Returns data that came with the reply's bytes, or copies it to the program's memory.
-    fn copied(&self, data: Bytes) -> Result<Bytes, Error> {
-        match &self.into {
-            None => Ok(data),
-            Some(into) if into.len() < data.len() => Err(too_large(data.len() as u64, into.len() as u64)),
-            Some(into) => {
-                into.copy_from(0, &data);
-                Ok(Bytes::new())
-            }
-        }
-    }
-
-    /// Asks for the data of a reply, with memory of its length.
-    async fn fetch(&self, peer: &SharedPeer, number: u64, len: u64, deadline: Time) -> Result<Bytes, Error> {
-        let client = &self.client;
-        let most = self.into.as_ref().map_or(client.settings.max_reply, |into| into.len() as u64);
-        if len > most.min(client.settings.max_bytes) && self.into.is_none() || len > most {
-            return Err(too_large(len, most));
-        }
-        let whole = usize::try_from(len).expect("within the limit of a reply");
-        let (into, memory, _permit) = match &self.into {
-            Some(into) => (into.range(0, whole).collect(), None, None),
-            None => {
-                let permit = client.permits(&client.bytes, permits(len), deadline).await?;
-                let memory = Memory::zeroed(whole)?;
-                (MemList::from(&memory), Some(memory), Some(permit))
-            }
-        };
-        let time_us = deadline.since(peer.endpoint().now()).as_micros() as u64;
-        let request = RequestHead { kind: RequestKind::Fetch { number }, time_us }.encode();
-        let reply = peer.call(&request, Body::In(into), Options::by(deadline))?.reply().await?;
-        let head = ReplyHead::decode(&reply.bytes)?;
-        if let Some(kind) = head.error {
-            return Err(Error::new(kind, String::from_utf8_lossy(&reply.bytes[REPLY_HEAD..])).during("call"));
-        }
-        if reply.data != len {
-            return Err(short(len, reply.data));
-        }
-        Ok(memory.map_or_else(Bytes::new, Memory::into_bytes))
-    }
-}
-
-fn too_large(len: u64, most: u64) -> Error {
-    let text = format!("a reply with {len} bytes of data, and this side takes {most} (max_reply)");
-    Error::new(ErrorKind::TooLarge, text).during("call")
-}
-
-fn short(said: u64, came: u64) -> Error {
-    Error::new(ErrorKind::Protocol, format!("a reply with {said} bytes of data, of which {came} came")).during("call")
 }
 
 impl IntoFuture for Request {

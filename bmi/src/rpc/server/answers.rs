@@ -26,11 +26,19 @@ pub(super) async fn fail(call: Incoming<AnyThread>, error: Error, not_begun: boo
     let _ = call.reply(&[&head.encode()[..], text.as_bytes()].concat(), None, options).await;
 }
 
-/// Answers a ping.
+/// Answers a ping. If that fails, the client learns that there is no reply.
 pub(super) async fn pong(call: Incoming<AnyThread>) {
-    let head = ReplyHead { error: None, not_begun: false, place: Place::Behind, len: 0, data: 0 };
     let options = call.within(GRACE);
-    let _ = call.reply(&head.encode(), None, options).await;
+    let _ = acknowledge(call, options).await;
+}
+
+/// Answers with nothing.
+///
+/// # Errors
+/// Those of sending the reply.
+pub(super) async fn acknowledge(call: Incoming<AnyThread>, options: Options) -> Result<(), Error> {
+    let head = ReplyHead { error: None, not_begun: false, place: Place::Behind, len: 0, data: 0 };
+    call.reply(&head.encode(), None, options).await
 }
 
 /// Replies with data that goes into the memory of the call.

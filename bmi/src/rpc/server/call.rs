@@ -1,15 +1,25 @@
 //! What a handler has of a call.
+//!
+//! | the client | what the handler has |
+//! |---|---|
+//! | calls, without data or with | [`Call::data`] once, and [`Call::reply`] |
+//! | opens a stream | [`Call::next`] and [`Call::send`] until it replies |
 
 use std::fmt;
+use std::ops::Range;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bmi_core::SharedPeer;
 use bmi_core::runtime::Instant;
+use futures_util::future::select;
 
-use super::answers::fail;
+use super::answers::{acknowledge, fail};
 use super::held::Held;
-use super::reply::Replying;
+use super::reply::{Replying, answer};
 use crate::paths::Direction;
-use crate::rpc::wire::REQUEST_HEAD;
+use crate::rpc::Trace;
+use crate::rpc::wire::REPLY_HEAD;
 use crate::{Addr, Bytes, Error, ErrorKind, MemList, Memory};
 
 /// A call that a client has made. The handler answers it with [`Call::reply`], by an error that it
@@ -20,14 +30,18 @@ pub struct Call {
     peer: SharedPeer,
     /// Length of the data that the client sends.
     data: u64,
+    trace: Option<Trace>,
+    /// [`Call::next`] has returned the data.
+    taken: AtomicBool,
 }
 
 impl Call {
-    pub(super) fn new(held: &Held) -> Call {
+    pub(super) fn new(held: &Held, request: Range<usize>, trace: Option<Trace>) -> Call {
         held.look(|call| {
-            let request = call.request_bytes().slice(REQUEST_HEAD..);
+            let request = call.request_bytes().slice(request);
             let data = if call.direction() == Some(Direction::Write) { call.len() } else { 0 };
-            Call { held: held.clone(), request, peer: call.peer().clone(), data }
+            let taken = AtomicBool::new(false);
+            Call { held: held.clone(), request, peer: call.peer().clone(), data, trace, taken }
         })
     }
 
@@ -71,6 +85,65 @@ impl Call {
         call.fetch(0, memory, self.held.options()).await
     }
 
+    /// Returns the next part that the client sends, and `None` behind the last one. The client's
+    /// memory for a part is free when it was taken here, so a handler that is slow slows its
+    /// client. The data of a call that is no stream is its only part.
+    ///
+    /// It may be dropped, and called again. A part that was being fetched is then fetched again.
+    ///
+    /// # Errors
+    /// `Cancelled` if the client has dropped the stream; `TimedOut`, `PeerLost`; `Invalid` if the
+    /// call was answered.
+    pub async fn next(&self) -> Result<Option<Bytes>, Error> {
+        let Some(stream) = self.held.stream() else {
+            if self.data == 0 || self.taken.load(Ordering::Relaxed) {
+                return Ok(None);
+            }
+            let data = self.data().await?;
+            self.taken.store(true, Ordering::Relaxed);
+            return Ok(Some(data));
+        };
+        loop {
+            if let Some(bytes) = stream.take_fetched() {
+                return Ok(Some(bytes));
+            }
+            let Some(part) = stream.part().await? else { return Ok(None) };
+            let (call, options) = (part.call(), self.held.options());
+            let len = if call.direction() == Some(Direction::Write) { call.len() } else { 0 };
+            self.held.reserve(len).await?;
+            let memory = Memory::zeroed(usize::try_from(len).expect("within the limit of a call"))?;
+            if len > 0 {
+                call.fetch(0, &memory, options).await?;
+            }
+            // It is not lost if this is dropped now.
+            stream.keep_fetched(memory.into_bytes());
+            acknowledge(part.take(), options).await?;
+        }
+    }
+
+    /// Sends a part to the client: `Bytes`, a `Vec`, [`Memory`] or a list of pieces, of any length
+    /// up to what the client takes. It waits until the client asks for one, and has been received
+    /// when this returns. So a client that is slow slows its handler.
+    ///
+    /// # Errors
+    /// `Cancelled` if the client has dropped the stream; `TimedOut`, `PeerLost`; `TooLarge`;
+    /// `Invalid` if the client has not opened a [stream](super::super::Request::stream), or the call
+    /// was answered.
+    pub async fn send(&self, part: impl Into<MemList>) -> Result<(), Error> {
+        let part = part.into();
+        let Some(stream) = self.held.stream() else {
+            let text = "the client takes no parts: it has to open a stream (Request::stream)";
+            return Err(Error::new(ErrorKind::Invalid, text).during("send"));
+        };
+        let demand = stream.demand().await?.take();
+        answer(&self.held, demand, vec![0; REPLY_HEAD], part).await
+    }
+
+    /// Returns the trace that the client's call belongs to, with the client's span.
+    pub fn trace(&self) -> Option<Trace> {
+        self.trace
+    }
+
     /// Returns the address of the client.
     pub fn peer(&self) -> Option<Addr> {
         self.peer.addr()
@@ -81,10 +154,16 @@ impl Call {
         self.held.deadline().into()
     }
 
-    /// Waits until the client is gone: its connection is down, so nobody waits for the reply. The
-    /// handler may go on, or stop.
+    /// Waits until the client is gone: its connection is down, or it has dropped the stream, so
+    /// nobody waits for the reply. The handler may go on, or stop.
     pub async fn client_gone(&self) {
-        self.held.shared().watch.gone(&self.peer).await;
+        let gone = self.held.shared().watch.gone(&self.peer);
+        match self.held.stream() {
+            None => gone.await,
+            Some(stream) => {
+                select(pin!(gone), pin!(stream.closed())).await;
+            }
+        }
     }
 
     /// Returns true if the client is gone.

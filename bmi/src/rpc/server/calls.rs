@@ -15,6 +15,9 @@
 //! handlers of the next [`APART`] calls are tasks from the beginning, so that other threads can run
 //! them.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,13 +30,15 @@ use bmi_core::runtime::{Instant, Runtime, TaskAbort, give_way, host, sleep_until
 use bmi_core::{AnyThread, Message, Time};
 use futures_util::FutureExt;
 use futures_util::future::{Either, join_all, select};
-use tokio::sync::Semaphore;
 
 use super::answers::{fail, pong, refuse};
 use super::held::Held;
+use super::streams::Open;
 use super::watch::Running;
 use super::{Call, Shared};
-use crate::rpc::wire::{RequestHead, RequestKind};
+use crate::rpc::Trace;
+use crate::rpc::trace::of_handler;
+use crate::rpc::wire::{RequestHead, RequestKind, StreamEvent};
 use crate::{Error, ErrorKind, Handle, Incoming, Options, PeerId};
 
 /// The part of its time that a call has at the server. The rest is for the reply, and for a clock
@@ -50,8 +55,8 @@ const LONG: Duration = Duration::from_micros(50);
 /// Number of calls whose handlers are tasks after that.
 const APART: u32 = 256;
 
-/// Calls that are answered at a time without a place.
-const ASIDE: usize = 4096;
+/// Calls of one peer that are answered at a time without a place.
+const ASIDE: usize = 256;
 
 /// What handles a call: a closure that returns a future.
 pub(super) trait Handler: Send + Sync + 'static {
@@ -79,7 +84,6 @@ pub(super) struct Calls<H> {
     places: Mutex<Places>,
     /// Number of calls whose handlers are tasks from the beginning.
     apart: AtomicU32,
-    aside: Arc<Semaphore>,
     handler: H,
 }
 
@@ -87,27 +91,27 @@ struct Places {
     admission: Admission<Arrival>,
     /// Number of calls that wait for a place.
     waiting: usize,
+    /// Calls that are answered without a place: how many, for each peer.
+    aside: BTreeMap<PeerId, usize>,
 }
 
 /// A call that has arrived.
-struct Arrival {
-    call: Incoming<AnyThread>,
-    deadline: Time,
-    max_reply: u64,
+pub(super) struct Arrival {
+    pub(super) call: Incoming<AnyThread>,
+    pub(super) deadline: Time,
+    pub(super) max_reply: u64,
+    /// The place of the program's bytes in the request.
+    request: Range<usize>,
+    trace: Option<Trace>,
+    /// It moves parts.
+    stream: Option<Open>,
 }
 
 impl<H: Handler> Calls<H> {
     pub(super) fn new(shared: Arc<Shared>, runtime: Runtime, handler: H) -> Calls<H> {
         let most = shared.limits.max_calls;
-        let places = Places { admission: Admission::new(most, most), waiting: 0 };
-        Calls {
-            shared,
-            runtime,
-            places: Mutex::new(places),
-            apart: AtomicU32::new(0),
-            aside: Arc::new(Semaphore::new(ASIDE)),
-            handler,
-        }
+        let places = Places { admission: Admission::new(most, most), waiting: 0, aside: BTreeMap::new() };
+        Calls { shared, runtime, places: Mutex::new(places), apart: AtomicU32::new(0), handler }
     }
 
     /// Takes what arrives until the endpoints are closed.
@@ -125,32 +129,51 @@ impl<H: Handler> Calls<H> {
 
     fn take(self: &Arc<Self>, message: Message<AnyThread>) {
         let Some(call) = message.into_call() else { return };
-        let Some(head) = RequestHead::decode(call.request()) else {
+        let Some((head, request)) = RequestHead::decode(call.request()) else {
             let text = "a request that no bmi::Client of this version has made";
-            return self.aside(refuse(call, Error::new(ErrorKind::Incompatible, text)));
+            return self.refuse(call, Error::new(ErrorKind::Incompatible, text));
         };
         let deadline = deadline(Instant::now().time(), head.time_us);
+        let (trace, peer) = (head.trace, call.peer().id());
         match head.kind {
-            RequestKind::Call { max_reply } => self.admit(Arrival { call, deadline, max_reply }),
+            RequestKind::Call { max_reply } => {
+                self.admit(Arrival { call, deadline, max_reply, request, trace, stream: None });
+            }
+            RequestKind::Stream { stream, event: StreamEvent::Open { max_reply } } => {
+                let Some(open) = self.shared.streams.open(peer, stream) else {
+                    return self.refuse(call, Error::new(ErrorKind::Invalid, "a stream that is open already"));
+                };
+                self.admit(Arrival { call, deadline, max_reply, request, trace, stream: Some(open) });
+            }
+            RequestKind::Stream { stream, event } => match self.too_large(call.len()) {
+                Some(error) if matches!(event, StreamEvent::Part { .. }) => {
+                    self.shared.streams.note(peer, stream, StreamEvent::Close, None);
+                    self.refuse(call, error);
+                }
+                _ => self.shared.streams.note(peer, stream, event, Some(call)),
+            },
             RequestKind::Fetch { number } => {
                 let shared = Arc::clone(&self.shared);
                 let options = Options::by(deadline);
                 // What is kept has a place already, so there are no more of these than places.
-                if self.shared.kept.has(call.peer().id(), number) {
+                if self.shared.kept.has(peer, number) {
                     self.runtime.spawn(async move { shared.kept.fetch(call, number, options).await });
                 } else {
-                    self.aside(async move { shared.kept.fetch(call, number, options).await });
+                    self.aside(peer, async move { shared.kept.fetch(call, number, options).await });
                 }
             }
-            RequestKind::Ping => self.aside(pong(call)),
+            RequestKind::Ping => self.aside(peer, pong(call)),
         }
     }
 
     /// Gives a call a place, lets it wait for one, or refuses it.
     fn admit(self: &Arc<Self>, arrival: Arrival) {
         let limits = self.shared.limits;
-        if let Some(error) = self.refusal(arrival.call.len()) {
-            return self.aside(refuse(arrival.call, error));
+        if self.shared.watch.is_stopped() {
+            return self.refuse(arrival.call, Error::new(ErrorKind::Refused, "the server is shutting down"));
+        }
+        if let Some(error) = self.too_large(arrival.call.len()) {
+            return self.refuse(arrival.call, error);
         }
         let peer = arrival.call.peer().id();
         let mut places = self.places();
@@ -160,7 +183,7 @@ impl<H: Handler> Calls<H> {
                 "{} calls are handled at a time (max_calls), and {} may wait (max_waiting)",
                 limits.max_calls, limits.max_waiting
             );
-            return self.aside(refuse(arrival.call, Error::new(ErrorKind::Busy, text)));
+            return self.refuse(arrival.call, Error::new(ErrorKind::Busy, text));
         }
         let admitted = places.admission.admit(peer, arrival);
         places.waiting += usize::from(admitted.is_none());
@@ -171,32 +194,32 @@ impl<H: Handler> Calls<H> {
     }
 
     /// Returns why a call with so many bytes of data is not taken.
-    fn refusal(&self, data: u64) -> Option<Error> {
+    fn too_large(&self, data: u64) -> Option<Error> {
         let most = self.shared.limits.max_data.min(self.shared.limits.max_bytes);
-        if self.shared.watch.is_stopped() {
-            return Some(Error::new(ErrorKind::Refused, "the server is shutting down"));
-        }
         let text = || format!("{data} bytes of data, and the server takes {most} (max_data)");
         (data > most).then(|| Error::new(ErrorKind::TooLarge, text()))
     }
 
+    fn refuse(self: &Arc<Self>, call: Incoming<AnyThread>, error: Error) {
+        self.aside(call.peer().id(), refuse(call, error));
+    }
+
     /// Answers a call that needs no place. A peer that asks and takes no answers does not get more
     /// memory than for [`ASIDE`] of them: further calls are dropped, and it is told so.
-    fn aside(&self, answer: impl Future<Output = ()> + Send + 'static) {
-        let Ok(permit) = Arc::clone(&self.aside).try_acquire_owned() else { return };
+    fn aside(self: &Arc<Self>, peer: PeerId, answer: impl Future<Output = ()> + Send + 'static) {
+        let Some(aside) = Aside::of(self, peer) else { return };
         let running = Running::of(&self.shared);
         self.runtime.spawn(async move {
             answer.await;
-            drop((permit, running));
+            drop((aside, running));
         });
     }
 
     /// Begins a call that has a place.
     fn begin(self: &Arc<Self>, arrival: Arrival) -> Begun<H> {
-        let Arrival { call, deadline, max_reply } = arrival;
-        let peer = call.peer().id();
+        let peer = arrival.call.peer().id();
         let _running = Running::of(&self.shared);
-        Begun { call, deadline, max_reply, place: Place { calls: Arc::clone(self), peer, _running } }
+        Begun { arrival, place: Place { calls: Arc::clone(self), peer, _running } }
     }
 
     /// Begins the calls that wait and have a place now. Returns the first, and starts the others.
@@ -274,8 +297,8 @@ fn deadline(now: Time, time_us: u64) -> Time {
 /// Runs the handler for a call, and then for those that have waited for its place.
 async fn run<H: Handler>(begun: Begun<H>) {
     let mut next = Some(begun);
-    while let Some(Begun { call, deadline, max_reply, place }) = next.take() {
-        handle(&place.calls, call, deadline, max_reply).await;
+    while let Some(Begun { arrival, place }) = next.take() {
+        handle(&place.calls, arrival).await;
         let calls = Arc::clone(&place.calls);
         if calls.shared.watch.is_stopped() {
             calls.refuse_waiting();
@@ -289,14 +312,18 @@ async fn run<H: Handler>(begun: Begun<H>) {
 
 /// Runs the handler until it ends, or until the deadline. If it has not replied, tells the client
 /// why.
-async fn handle<H: Handler>(calls: &Calls<H>, call: Incoming<AnyThread>, deadline: Time, max_reply: u64) {
+async fn handle<H: Handler>(calls: &Calls<H>, mut arrival: Arrival) {
+    let (deadline, request, trace) = (arrival.deadline, arrival.request.clone(), arrival.trace);
+    let peer = arrival.call.peer().clone();
     let late = || Error::new(ErrorKind::TimedOut, "the call's deadline passed at the server");
     if Instant::now().time() >= deadline {
-        return Box::pin(refuse(call, late())).await;
+        return Box::pin(refuse(arrival.call, late())).await;
     }
-    let held = Held::new(call, Arc::clone(&calls.shared), deadline, max_reply);
+    let open = arrival.stream.take();
+    let held = Held::new(arrival, Arc::clone(&calls.shared), open.as_ref().map(Open::begin));
     // The call to the handler is guarded too: it may panic before there is a future.
-    let handling = AssertUnwindSafe(async { calls.handler.handle(Call::new(&held)).await }).catch_unwind();
+    let handling = async { calls.handler.handle(Call::new(&held, request, trace)).await };
+    let handling = AssertUnwindSafe(of_handler(trace, &peer, handling)).catch_unwind();
     let ended = {
         // What ends it is set up when the handler waits, and many never do.
         let end = async {
@@ -315,10 +342,13 @@ async fn handle<H: Handler>(calls: &Calls<H>, call: Incoming<AnyThread>, deadlin
         None if Instant::now().time() < deadline => Error::new(ErrorKind::Abandoned, "the server was shut down"),
         None => late(),
     };
+    drop(open);
     if let Some(call) = held.unanswered() {
         let error = why(&ended);
         // It is rare, and its future is large.
         Box::pin(fail(call, error, false)).await;
+    } else if !matches!(ended, Some(Ok(Ok(())))) {
+        tracing::debug!(error = %why(&ended), "a handler failed after its reply");
     }
     if let Some(Err(panic)) = ended
         && host().is_some()
@@ -330,9 +360,7 @@ async fn handle<H: Handler>(calls: &Calls<H>, call: Incoming<AnyThread>, deadlin
 
 /// A call and its place.
 struct Begun<H: Handler> {
-    call: Incoming<AnyThread>,
-    deadline: Time,
-    max_reply: u64,
+    arrival: Arrival,
     place: Place<H>,
 }
 
@@ -346,6 +374,37 @@ struct Place<H: Handler> {
 impl<H: Handler> Drop for Place<H> {
     fn drop(&mut self) {
         self.calls.places().admission.finished(self.peer);
+    }
+}
+
+/// A call that is answered without a place.
+struct Aside<H: Handler> {
+    calls: Arc<Calls<H>>,
+    peer: PeerId,
+}
+
+impl<H: Handler> Aside<H> {
+    /// Returns `None` if the peer has [`ASIDE`] of them.
+    fn of(calls: &Arc<Calls<H>>, peer: PeerId) -> Option<Aside<H>> {
+        let mut places = calls.places();
+        let has = places.aside.entry(peer).or_default();
+        if *has == ASIDE {
+            return None;
+        }
+        *has += 1;
+        Some(Aside { calls: Arc::clone(calls), peer })
+    }
+}
+
+impl<H: Handler> Drop for Aside<H> {
+    fn drop(&mut self) {
+        let mut places = self.calls.places();
+        if let Entry::Occupied(mut has) = places.aside.entry(self.peer) {
+            *has.get_mut() -= 1;
+            if *has.get() == 0 {
+                has.remove();
+            }
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bmi_core::{AnyThread, Time};
 
 use super::Shared;
+use super::calls::Arrival;
+use super::streams::Stream;
 use crate::rpc::permits;
 use crate::{Error, ErrorKind, Incoming, Options};
 
@@ -21,14 +23,17 @@ struct Inner {
     deadline: Time,
     /// Length of the longest data that the client takes.
     max_reply: u64,
+    /// The parts, if the call moves parts.
+    stream: Option<Arc<Stream>>,
     /// Permits for the data that the handler has taken.
     permits: Mutex<usize>,
 }
 
 impl Held {
-    pub(super) fn new(call: Incoming<AnyThread>, shared: Arc<Shared>, deadline: Time, max_reply: u64) -> Held {
+    pub(super) fn new(arrival: Arrival, shared: Arc<Shared>, stream: Option<Arc<Stream>>) -> Held {
+        let Arrival { call, deadline, max_reply, .. } = arrival;
         let (call, permits) = (Mutex::new(Some(call)), Mutex::new(0));
-        Held(Arc::new(Inner { call, shared, deadline, max_reply, permits }))
+        Held(Arc::new(Inner { call, shared, deadline, max_reply, stream, permits }))
     }
 
     /// Looks at a call that is new.
@@ -73,6 +78,10 @@ impl Held {
     /// Takes the call if its handler has not answered it.
     pub(super) fn unanswered(&self) -> Option<Incoming<AnyThread>> {
         self.slot().take()
+    }
+
+    pub(super) fn stream(&self) -> Option<&Stream> {
+        self.0.stream.as_deref()
     }
 
     pub(super) fn shared(&self) -> &Shared {

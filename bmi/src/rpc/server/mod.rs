@@ -6,6 +6,7 @@ mod calls;
 mod held;
 mod kept;
 mod reply;
+mod streams;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ pub use self::call::Call;
 use self::calls::{Calls, Stop};
 use self::kept::KeptReplies;
 pub use self::reply::Replying;
+use self::streams::Streams;
 use self::watch::Watch;
 use super::addrs::IntoAddrs;
 use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, GRACE, permits};
@@ -46,6 +48,7 @@ pub(super) struct Shared {
     /// Bytes of data that handlers may take, in units of [`permits`].
     bytes: Semaphore,
     kept: KeptReplies,
+    streams: Arc<Streams>,
     watch: Watch,
     serving: AtomicBool,
 }
@@ -219,6 +222,7 @@ impl ServerBuilder {
             bytes: Semaphore::new(permits(limits.max_bytes)),
             limits,
             kept: KeptReplies::default(),
+            streams: Arc::default(),
             watch: Watch::default(),
             serving: AtomicBool::new(false),
         };

@@ -10,13 +10,14 @@ use std::future::IntoFuture;
 use std::pin::Pin;
 use std::pin::pin;
 
+use bmi_core::AnyThread;
 use futures_util::future::{Either, select};
 
 use super::answers::{append, fail};
 use super::held::Held;
 use crate::paths::Direction;
 use crate::rpc::wire::{Place, REPLY_HEAD, ReplyHead};
-use crate::{Error, ErrorKind, MemList};
+use crate::{Error, ErrorKind, Incoming, MemList};
 
 /// A reply that is about to be sent. Await it.
 #[must_use = "a reply is sent when it is awaited"]
@@ -43,47 +44,64 @@ impl Replying {
     }
 
     async fn send(self) -> Result<(), Error> {
-        let Replying { held, mut message, data } = self;
-        let (call, options) = (held.take()?, held.options());
-        let (len, bytes) = (message.len() - REPLY_HEAD, data.len() as u64);
-        let room = call.room();
-        if room == 0 {
-            return Err(Error::new(ErrorKind::PeerLost, "the client is gone").during("reply"));
-        }
-        let too_large = if message.len() > room {
-            Some(format!("a reply of {len} bytes, and there is room for {}: send it as data", room - REPLY_HEAD))
-        } else if bytes > held.max_reply() {
-            Some(format!("a reply with {bytes} bytes of data, and the client takes {} (max_reply)", held.max_reply()))
-        } else {
-            None
-        };
-        if let Some(text) = too_large {
-            let error = Error::new(ErrorKind::TooLarge, text).during("reply");
-            Box::pin(fail(call, error.clone(), false)).await;
-            return Err(error);
-        }
-        let head = |place| {
-            let len = u32::try_from(len).expect("within a message");
-            ReplyHead { error: None, not_begun: false, place, len, data: bytes }.encode()
-        };
-        if message.len() + data.len() <= call.room_in_one() {
-            message[..REPLY_HEAD].copy_from_slice(&head(Place::Behind));
-            data.pieces().iter().for_each(|piece| append(&mut message, piece));
-            return call.reply(&message, None, options).await;
-        }
-        if call.direction() == Some(Direction::Read) && bytes <= call.len() {
-            message[..REPLY_HEAD].copy_from_slice(&head(Place::InMemory));
-            return call.reply(&message, Some(data), options).await;
-        }
-        let peer = call.peer().clone();
-        let mut waiting = held.shared().kept.keep(peer.id(), data);
-        message[..REPLY_HEAD].copy_from_slice(&head(Place::Kept { number: waiting.number() }));
-        call.reply(&message, None, options).await?;
-        // The deadline of the call ends this too.
-        match select(pin!(waiting.fetched()), pin!(held.shared().watch.gone(&peer))).await {
-            Either::Left((fetched, _)) => fetched,
-            Either::Right(_) => Err(Error::new(ErrorKind::PeerLost, "the client is gone").during("reply")),
-        }
+        let Replying { held, message, data } = self;
+        let call = held.take()?;
+        // The client need not ask for further parts before it takes the reply.
+        held.stream().inspect(|stream| stream.answered());
+        answer(&held, call, message, data).await
+    }
+}
+
+/// Answers a call: the handler's own, or one that asks for a part. In front of `message` there is
+/// room for the head.
+///
+/// # Errors
+/// `TooLarge`, and those of the transfer.
+pub(super) async fn answer(
+    held: &Held,
+    call: Incoming<AnyThread>,
+    mut message: Vec<u8>,
+    data: MemList,
+) -> Result<(), Error> {
+    let options = held.options();
+    let (len, bytes) = (message.len() - REPLY_HEAD, data.len() as u64);
+    let room = call.room();
+    if room == 0 {
+        return Err(Error::new(ErrorKind::PeerLost, "the client is gone").during("reply"));
+    }
+    let too_large = if message.len() > room {
+        Some(format!("a reply of {len} bytes, and there is room for {}: send it as data", room - REPLY_HEAD))
+    } else if bytes > held.max_reply() {
+        Some(format!("a reply with {bytes} bytes of data, and the client takes {} (max_reply)", held.max_reply()))
+    } else {
+        None
+    };
+    if let Some(text) = too_large {
+        let error = Error::new(ErrorKind::TooLarge, text).during("reply");
+        Box::pin(fail(call, error.clone(), false)).await;
+        return Err(error);
+    }
+    let head = |place| {
+        let len = u32::try_from(len).expect("within a message");
+        ReplyHead { error: None, not_begun: false, place, len, data: bytes }.encode()
+    };
+    if message.len() + data.len() <= call.room_in_one() {
+        message[..REPLY_HEAD].copy_from_slice(&head(Place::Behind));
+        data.pieces().iter().for_each(|piece| append(&mut message, piece));
+        return call.reply(&message, None, options).await;
+    }
+    if call.direction() == Some(Direction::Read) && bytes <= call.len() {
+        message[..REPLY_HEAD].copy_from_slice(&head(Place::InMemory));
+        return call.reply(&message, Some(data), options).await;
+    }
+    let peer = call.peer().clone();
+    let mut waiting = held.shared().kept.keep(peer.id(), data);
+    message[..REPLY_HEAD].copy_from_slice(&head(Place::Kept { number: waiting.number() }));
+    call.reply(&message, None, options).await?;
+    // The deadline of the call ends this too.
+    match select(pin!(waiting.fetched()), pin!(held.shared().watch.gone(&peer))).await {
+        Either::Left((fetched, _)) => fetched,
+        Either::Right(_) => Err(Error::new(ErrorKind::PeerLost, "the client is gone").during("reply")),
     }
 }
 

@@ -70,7 +70,7 @@ impl Watch {
 
     /// Waits until no call runs, after [`Watch::stop`].
     pub(super) async fn all_ended(&self) {
-        until(&self.idle, || self.running.load(Ordering::Acquire) == 0).await;
+        until(&self.idle, || (self.running.load(Ordering::Acquire) == 0).then_some(())).await;
     }
 
     /// Ends the handlers that run.
@@ -80,7 +80,7 @@ impl Watch {
     }
 
     pub(super) async fn closed(&self) {
-        until(&self.end, || self.closed.load(Ordering::Acquire)).await;
+        until(&self.end, || self.closed.load(Ordering::Acquire).then_some(())).await;
     }
 }
 
@@ -115,14 +115,14 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// Waits until `holds` returns true. Whoever changes that notifies.
-async fn until(notify: &Notify, holds: impl Fn() -> bool) {
+/// Waits until `look` returns something. Whoever changes that notifies.
+pub(super) async fn until<T>(notify: &Notify, mut look: impl FnMut() -> Option<T>) -> T {
     loop {
         let mut notified = pin!(notify.notified());
         // From here on a change is not missed.
         notified.as_mut().enable();
-        if holds() {
-            return;
+        if let Some(found) = look() {
+            return found;
         }
         notified.await;
     }
