@@ -15,19 +15,21 @@ use bmi_core::{Addr, Config, Error, ErrorKind, Handle, HandleConfig, Scheme, Tim
 use send_wrapper::SendWrapper;
 
 use super::time::Sleep;
-use crate::model::{Node, Shared};
+use crate::model::{Node, Shared, Sim};
 
 /// The ports of paths begin here, so that they differ from those that programs name.
 const FIRST_PORT_OF_PATHS: u64 = 1 << 15;
 
-/// Returns what finds the node of the running task.
+/// Returns what finds the place of the running task: its node, or the world between the nodes.
 pub(super) fn finder(shared: &Rc<Shared>) -> Rc<dyn Fn() -> Option<Arc<dyn Host>>> {
     let shared = Rc::downgrade(shared);
     Rc::new(move || {
         let shared = shared.upgrade()?;
-        let id = shared.at.get()?;
-        let node = Node { sim: crate::model::Sim(shared), id };
-        Some(Arc::new(Place(SendWrapper::new(node))))
+        let (at, sim) = (shared.at.get(), Sim(shared));
+        Some(match at {
+            Some(id) => Arc::new(Place(SendWrapper::new(Node { sim, id }))),
+            None => Arc::new(Between(SendWrapper::new(sim))),
+        })
     })
 }
 
@@ -64,7 +66,7 @@ impl Host for Place {
     }
 
     fn random(&self) -> u64 {
-        self.0.sim.0.with(|core| core.programs.next_u64())
+        self.0.sim.random()
     }
 
     fn open(&self, config: &Config) -> Result<Handle, Error> {
@@ -76,13 +78,53 @@ impl Host for Place {
         match addr.scheme() {
             Scheme::Shm => here(port_of(addr)),
             _ if is_here(addr.host()) => here(addr.port()),
-            _ => match self.0.sim.find_node(addr.host()) {
-                Some(node) => Ok(node.addr(addr.port())),
-                None => {
-                    let text = format!("the world has no node called {:?}, which {addr} needs", addr.host());
-                    Err(Error::new(ErrorKind::Refused, text))
-                }
-            },
+            _ => self.0.sim.locate(addr),
+        }
+    }
+}
+
+/// No node: the code of a test, which has time and tasks, and no address.
+struct Between(SendWrapper<Sim>);
+
+impl Host for Between {
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.0.spawn(task);
+    }
+
+    fn now(&self) -> Time {
+        self.0.now()
+    }
+
+    fn sleep_until(&self, at: Time) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(OnThread(SendWrapper::new(self.0.sleep_until(at))))
+    }
+
+    fn random(&self) -> u64 {
+        self.0.random()
+    }
+
+    fn open(&self, _: &Config) -> Result<Handle, Error> {
+        let text = "this code runs in a world, at none of its nodes: node.spawn, node.run or world.boot run it at one";
+        Err(Error::new(ErrorKind::Invalid, text))
+    }
+
+    fn locate(&self, addr: &Addr) -> Result<Addr, Error> {
+        self.0.locate(addr)
+    }
+}
+
+impl Sim {
+    fn random(&self) -> u64 {
+        self.0.with(|core| core.programs.next_u64())
+    }
+
+    fn locate(&self, addr: &Addr) -> Result<Addr, Error> {
+        match self.find_node(addr.host()) {
+            Some(node) => Ok(node.addr(addr.port())),
+            None => {
+                let text = format!("the world has no node called {:?}, which {addr} needs", addr.host());
+                Err(Error::new(ErrorKind::Refused, text))
+            }
         }
     }
 }

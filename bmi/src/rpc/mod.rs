@@ -33,6 +33,9 @@
 //! round trip up to what the client offers, 64 KiB by default, and with one more above. Memory is
 //! taken when the length is known and within the limits.
 //!
+//! **Parts.** A call may be a [`Stream`]: request and reply come in parts, at the pace of whoever is
+//! slower.
+//!
 //! **Limits.** Every number of calls and of bytes has a limit and a default. A call beyond those of
 //! the server ends with [`Busy`](crate::ErrorKind::Busy) or
 //! [`TooLarge`](crate::ErrorKind::TooLarge). The text names the setting.
@@ -61,6 +64,7 @@ mod wire;
 
 use std::time::Duration;
 
+use bmi_core::Device;
 use bmi_core::runtime::MonotonicTime;
 
 pub use self::addrs::IntoAddrs;
@@ -87,13 +91,20 @@ fn permits(bytes: u64) -> usize {
     usize::try_from(bytes.div_ceil(PERMIT)).unwrap_or(usize::MAX).min(u32::MAX as usize)
 }
 
+/// What an endpoint is at: a transport, and the adapter if the address names one.
+type Place = (Scheme, Option<Device>);
+
+fn place(addr: &Addr) -> Place {
+    (addr.scheme(), addr.device().cloned())
+}
+
 /// Opens an endpoint for each scheme of the addresses, behind one handle, and listens at them.
 fn listen(options: &OpenOptions, config: &Config, addrs: &[Addr]) -> Result<(Handle, Vec<Addr>), Error> {
-    let mut places: Vec<(Scheme, Option<_>)> = Vec::new();
+    let mut places: Vec<Place> = Vec::new();
     let mut engines = Vec::new();
     let mut of_addr = Vec::new();
     for addr in addrs {
-        let place = (addr.scheme(), addr.device().cloned());
+        let place = place(addr);
         let at = places.iter().position(|known| *known == place);
         if at.is_none() {
             engines.push(engine(options, config, addr)?);

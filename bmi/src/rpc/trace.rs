@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::str::FromStr;
 
 use bmi_core::SharedPeer;
-use bmi_core::runtime::random;
+use bmi_core::runtime::{host, random};
 use tracing::field::{Empty, display};
 use tracing::{Instrument, Span};
 
@@ -21,8 +21,9 @@ thread_local! {
 /// and the calls that it makes belong to the same trace.
 ///
 /// A call that belongs to none begins one if `tracing` is on for the target `bmi::calls` at debug
-/// level. Otherwise nothing is made or sent. Its text is that of a `traceparent`, by which the trace
-/// goes on from, or to, programs with other libraries.
+/// level; not in a world, where a log must not change what happens. Otherwise nothing is made or
+/// sent. Its text is that of a `traceparent`, by which the trace goes on from, or to, programs with
+/// other libraries.
 ///
 /// **Source.** W3C Recommendation, Trace Context, 2021, section 3.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +64,9 @@ impl Trace {
 /// Runs a handler in the trace of its call, and in a span if those are on.
 pub(super) async fn of_handler<F: Future>(from: Option<Trace>, peer: &SharedPeer, handling: F) -> F::Output {
     let span = tracing::debug_span!(target: "bmi::calls", "handle", peer = Empty, trace = Empty, parent = Empty);
-    let trace = from.map(Trace::child).or_else(|| (!span.is_disabled()).then(Trace::new));
-    if !span.is_disabled() {
-        describe(&span, trace, from, peer.addr());
-    }
+    let trace = from.map(Trace::child).or_else(|| begins(&span).then(Trace::new));
+    let peer = (!span.is_disabled()).then(|| peer.addr()).flatten();
+    describe(&span, trace, from, peer);
     scope(trace, handling).instrument(span).await
 }
 
@@ -75,15 +75,20 @@ pub(super) async fn of_handler<F: Future>(from: Option<Trace>, peer: &SharedPeer
 pub(super) fn of_call() -> (Span, Option<Trace>) {
     let span = tracing::debug_span!(target: "bmi::calls", "call", peer = Empty, trace = Empty, parent = Empty);
     let from = Trace::current();
-    if span.is_disabled() {
-        return (span, from);
-    }
-    let trace = from.map_or_else(Trace::new, Trace::child);
-    describe(&span, Some(trace), from, None);
-    (span, Some(trace))
+    let trace = from.map(Trace::child).or_else(|| begins(&span).then(Trace::new));
+    describe(&span, trace, from, None);
+    (span, trace)
+}
+
+/// Returns true if a call without a trace begins one.
+fn begins(span: &Span) -> bool {
+    !span.is_disabled() && host().is_none()
 }
 
 fn describe(span: &Span, trace: Option<Trace>, parent: Option<Trace>, peer: Option<Addr>) {
+    if span.is_disabled() {
+        return;
+    }
     peer.inspect(|peer| _ = span.record("peer", display(peer)));
     trace.inspect(|trace| _ = span.record("trace", display(trace)));
     parent.inspect(|parent| _ = span.record("parent", display(format_args!("{:016x}", parent.span))));

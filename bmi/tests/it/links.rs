@@ -8,7 +8,9 @@ use bmi::rpc::LinkState;
 use bmi::{Call, Client, Error, ErrorKind, Server};
 use bmi_sim::World;
 
-use crate::bed::{Bed, LIMIT, echo, everywhere, start};
+use tokio::sync::Semaphore;
+
+use crate::bed::{Bed, LIMIT, echo, everywhere, in_a_world, start};
 
 /// A server at the same address, started again.
 async fn again(addr: &str) -> Server {
@@ -155,6 +157,9 @@ fn calls_that_wait_are_refused_when_a_server_goes_down() {
                 bmi::spawn(async move { call.await })
             })
             .collect();
+        while begun.load(Ordering::SeqCst) == 0 {
+            bmi::sleep(Duration::from_millis(1)).await;
+        }
         bmi::sleep(Duration::from_millis(100)).await;
         server.shutdown(Duration::from_millis(50)).await;
         drop(server);
@@ -164,6 +169,85 @@ fn calls_that_wait_are_refused_when_a_server_goes_down() {
         }
         assert_eq!(begun.load(Ordering::SeqCst), 1);
         client.close().await;
+    });
+}
+
+/// Replays a bug: they were refused when the first handler ended, which may be late.
+#[test]
+fn calls_that_wait_are_refused_before_handlers_end() {
+    in_a_world(async |bed: &Bed| {
+        let server = Server::builder().max_calls(1).bind(bed.addr()).await.expect("a server");
+        let (server, addr) = start(server, |_| std::future::pending());
+        let client = Client::new(addr);
+        let call = |timeout| {
+            let call = client.call(b"").timeout(timeout);
+            bmi::spawn(async move { call.await.expect_err("no reply") })
+        };
+        let (begun, waits) = (call(LIMIT), call(LIMIT / 4));
+        bmi::sleep(Duration::from_millis(100)).await;
+        let stopping = server.clone();
+        let stopping = bmi::spawn(async move { stopping.shutdown(2 * LIMIT).await });
+        // It tries elsewhere until its deadline, and there is nowhere else.
+        assert_eq!(waits.await.expect("a task").kind(), ErrorKind::Refused);
+        assert!(!begun.is_finished());
+        let error = begun.await.expect("a task");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        stopping.await.expect("a task");
+        client.close().await;
+    });
+}
+
+/// Replays a bug: an endpoint that had nothing to do for some time, and then went down, cut its
+/// connections at once. What it had sent just before was lost.
+#[test]
+fn the_last_reply_of_a_server_arrives() {
+    everywhere(async |bed: &Bed| {
+        let slow = |call: Call| async move {
+            bmi::sleep(Duration::from_secs(1)).await;
+            call.reply(b"done").await
+        };
+        let (server, addr) = bed.serve(slow).await;
+        let client = Client::new(addr);
+        client.connect().await.expect("a connection");
+        let call = client.call(b"");
+        let call = bmi::spawn(async move { call.await });
+        bmi::sleep(Duration::from_millis(100)).await;
+        server.shutdown(LIMIT).await;
+        assert_eq!(call.await.expect("a task").expect("a reply").bytes, "done");
+        client.close().await;
+    });
+}
+
+/// Replays a bug: a handler did not learn that its client was gone after its server had stopped to
+/// take calls.
+#[test]
+fn a_handler_learns_of_a_lost_client_when_nobody_serves() {
+    everywhere(async |bed: &Bed| {
+        let (begun, told) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (begins, tells) = (Arc::clone(&begun), Arc::clone(&told));
+        let server = Server::bind(bed.addr()).await.expect("a server");
+        let (addr, serves) = (server.addrs()[0].clone(), server.clone());
+        let serving = bmi::spawn(async move {
+            let handler = move |call: Call| {
+                let (begins, tells) = (Arc::clone(&begins), Arc::clone(&tells));
+                async move {
+                    begins.add_permits(1);
+                    call.client_gone().await;
+                    tells.add_permits(1);
+                    Ok(())
+                }
+            };
+            serves.serve(handler).await
+        });
+        let client = Client::new(addr);
+        let call = client.call(b"").timeout(LIMIT);
+        let call = bmi::spawn(async move { call.await.map(|_| ()) });
+        begun.acquire().await.expect("open").forget();
+        serving.abort();
+        client.close().await;
+        told.acquire().await.expect("open").forget();
+        call.await.expect("a task").expect_err("no reply");
+        server.shutdown(Duration::from_secs(1)).await;
     });
 }
 

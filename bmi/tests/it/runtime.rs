@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi::{ErrorKind, Instant};
+use bmi::{Client, ErrorKind, Instant, Server};
 use bmi_sim::World;
 
 use crate::bed::{Bed, everywhere};
@@ -36,6 +36,21 @@ fn a_world_repeats_its_random_numbers() {
     };
     assert_eq!(numbers(5), numbers(5));
     assert_ne!(numbers(5), numbers(6));
+}
+
+/// Replays a bug: between the nodes of a world, a client opened real sockets.
+#[test]
+fn between_the_nodes_of_a_world_there_is_time_and_no_network() {
+    let world = World::new(1);
+    world.block_on(async {
+        let begun = Instant::now();
+        bmi::spawn(async { bmi::sleep(Duration::from_secs(3600)).await }).await.expect("a task");
+        assert_eq!(begun.elapsed(), Duration::from_secs(3600));
+        let error = Client::new("tcp://127.0.0.1:7001").call(b"").await.expect_err("no network");
+        assert!(error.kind() == ErrorKind::Invalid && error.detail().contains("node.run"), "{error}");
+        let error = Server::bind("tcp://127.0.0.1:0").await.expect_err("no network");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    });
 }
 
 #[test]

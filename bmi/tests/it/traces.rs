@@ -38,7 +38,8 @@ fn a_trace_goes_through_all_calls_that_a_call_causes() {
         let client = Client::new(addr);
         assert_eq!(client.call(b"").await.expect("a reply").bytes, "none none");
         let trace = Trace::new();
-        let [of_front, of_behind] = traces(&trace.scope(async { client.call(b"").await }).await.expect("a reply").bytes)[..]
+        let [of_front, of_behind] =
+            traces(&trace.scope(async { client.call(b"").await }).await.expect("a reply").bytes)[..]
         else {
             panic!("two traces")
         };
@@ -70,7 +71,8 @@ impl Write for Log {
     }
 }
 
-/// With `tracing` on, a call without a trace begins one, and both sides have a span of it.
+/// With `tracing` on, both sides have a span of a call. A call without a trace begins one, except in
+/// a world, where a log changes nothing.
 #[test]
 fn both_sides_of_a_call_are_spans() {
     let log = Log::default();
@@ -81,7 +83,7 @@ fn both_sides_of_a_call_are_spans() {
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
-    let reply = tracing::subscriber::with_default(subscriber, || {
+    let (none, reply) = tracing::subscriber::with_default(subscriber, || {
         let world = World::new(1);
         let at = world.node("server");
         at.spawn(async {
@@ -90,12 +92,15 @@ fn both_sides_of_a_call_are_spans() {
         });
         let call = async {
             let client = Client::new("tcp://server:7001");
-            let reply = client.call(b"").await.expect("a reply");
+            let none = client.call(b"").await.expect("a reply").bytes;
+            log.0.lock().expect("no panic").clear();
+            let reply = Trace::new().scope(async { client.call(b"").await }).await.expect("a reply");
             client.close().await;
-            reply
+            (none, reply)
         };
         world.block_on(world.node("client").run(call))
     });
+    assert_eq!(none, "none none");
     let [sent, own] = traces(&reply.bytes)[..] else { panic!("two traces") };
     let log = String::from_utf8(log.0.lock().expect("no panic").clone()).expect("text");
     let line = |name: &str| log.lines().find(|line| line.contains(name)).expect("a span").to_owned();
@@ -103,4 +108,21 @@ fn both_sides_of_a_call_are_spans() {
     assert!(call.contains(&format!("trace={sent}")), "{call}");
     assert!(handle.contains(&format!("trace={own}")) && handle.contains("peer="), "{handle}");
     assert!(handle.contains(&format!("parent={:016x}", sent.span)), "{handle}");
+}
+
+#[test]
+fn a_call_begins_a_trace_if_somebody_listens() {
+    let subscriber = tracing_subscriber::fmt().with_env_filter("bmi::calls=debug").with_writer(std::io::sink).finish();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    tracing::subscriber::with_default(subscriber, || {
+        runtime.block_on(async {
+            let server = Server::bind("tcp://127.0.0.1:0").await.expect("a server");
+            let (server, addr) = start(server, tell);
+            let client = Client::new(addr);
+            let [sent, own] = traces(&client.call(b"").await.expect("a reply").bytes)[..] else { panic!("two traces") };
+            assert!(sent.id == own.id && sent.span != own.span);
+            client.close().await;
+            server.shutdown(std::time::Duration::from_secs(1)).await;
+        });
+    });
 }

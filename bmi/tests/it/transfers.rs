@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bmi::{Bytes, Client, ErrorKind, MemList, Memory};
 
-use crate::bed::{Bed, everywhere};
+use crate::bed::{Bed, everywhere, in_a_world};
 
 /// Around each limit: a message, a slot, the memory that is offered, and long ones.
 const LENGTHS: [usize; 12] = [0, 1, 100, 4000, 8100, 8192, 8200, 65_000, 65_536, 65_537, 300_000, 3 << 20];
@@ -43,6 +43,38 @@ fn a_reply_of_unknown_length_arrives() {
             }
             client.close().await;
         }
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// A client offers what the last replies needed, in memory that it uses again.
+#[test]
+fn long_replies_come_in_one_round_trip_once_they_are_expected() {
+    in_a_world(async |bed: &Bed| {
+        let handler = |call: bmi::Call| async move {
+            let len = u32::from_le_bytes(call.request().try_into().expect("a length"));
+            call.reply(b"").data(vec![len as u8; len as usize]).await
+        };
+        let (server, addr) = bed.serve(handler).await;
+        let client = Client::new(addr);
+        let read = async |len: u32| {
+            let begun = bmi::Instant::now();
+            let reply = client.call(len.to_le_bytes()).await.expect("a reply");
+            assert!(reply.data.len() == len as usize && reply.data.iter().all(|byte| *byte == len as u8));
+            (begun.elapsed(), reply.data.as_ptr())
+        };
+        read(0).await;
+        let (unexpected, _) = read(1 << 20).await;
+        let (expected, memory) = read(1 << 20).await;
+        assert!(expected < unexpected.mul_f64(0.9), "{expected:?} after {unexpected:?}");
+        assert_eq!(read(1 << 20).await.1, memory);
+        assert!(read((1 << 20) - 100_000).await.0 <= expected);
+        for len in 0..20 {
+            read(len).await;
+        }
+        let again = read(1 << 20).await.0;
+        assert!(again > expected, "{again:?} after short ones, {expected:?} after long ones");
+        client.close().await;
         server.shutdown(Duration::from_secs(1)).await;
     });
 }

@@ -63,8 +63,10 @@ impl Engine {
 
     /// Closes the connections that peers have made and that are idle, before this side goes down.
     /// What the peers still send is not carried out, and they know: their operations end as
-    /// `Refused`, and may be repeated elsewhere. The other connections stay.
-    pub fn dismiss_idle(&mut self) {
+    /// `Refused`, and may be repeated elsewhere. The other connections stay. `now` is the time,
+    /// which may be long after the last poll.
+    pub fn dismiss_idle(&mut self, now: Time) {
+        self.adapter.now = self.adapter.now.max(now);
         let Self { adapter, ops, peers, .. } = self;
         let engaged = engaged(ops);
         let mut leaving = 0;

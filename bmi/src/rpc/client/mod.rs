@@ -22,8 +22,8 @@ pub use self::link::LinkState;
 pub use self::request::{Reply, Request};
 pub use self::stream::Stream;
 use super::addrs::IntoAddrs;
-use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, permits};
-use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions, Scheme};
+use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, Place, permits, place};
+use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions};
 
 /// A client of a service: it connects when a call needs it, and again.
 ///
@@ -60,8 +60,8 @@ struct Inner {
     invalid: Option<Error>,
     /// The address that has answered last; or a count of calls, if they are spread.
     turn: AtomicUsize,
-    /// One for each scheme in use.
-    handles: Mutex<Vec<(Scheme, Handle)>>,
+    /// One for each scheme, and each adapter that an address names.
+    handles: Mutex<Vec<(Place, Handle)>>,
     calls: Semaphore,
     /// Bytes of replies, in units of [`permits`].
     bytes: Semaphore,
@@ -215,7 +215,7 @@ impl Inner {
     /// Returns the endpoint for an address, and opens it if there is none.
     fn handle(&self, addr: &Addr) -> Result<Handle, Error> {
         let mut handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, handle)) = handles.iter().find(|(scheme, _)| *scheme == addr.scheme()) {
+        if let Some((_, handle)) = handles.iter().find(|(at, _)| *at == place(addr)) {
             return Ok(handle.clone());
         }
         self.check()?;
@@ -223,7 +223,7 @@ impl Inner {
             Some(host) => host.open(&self.settings.config)?,
             None => super::open(&self.settings.options, &self.settings.config, addr)?,
         };
-        handles.push((addr.scheme(), handle.clone()));
+        handles.push((place(addr), handle.clone()));
         Ok(handle)
     }
 

@@ -259,6 +259,12 @@ impl<H: Handler> Calls<H> {
         }
     }
 
+    /// Refuses the calls that wait when the server stops.
+    pub(super) async fn refuse_at_the_end(&self) {
+        self.shared.watch.stopped().await;
+        self.refuse_waiting();
+    }
+
     /// Refuses the calls that wait.
     fn refuse_waiting(&self) {
         let waiting = {
@@ -420,5 +426,6 @@ impl<H: Handler> Drop for Stop<H> {
         self.tasks.iter().for_each(TaskAbort::abort);
         self.calls.refuse_waiting();
         self.shared.serving.store(false, Ordering::Release);
+        self.shared.watch.serves(false);
     }
 }

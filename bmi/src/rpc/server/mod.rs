@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bmi_core::runtime::{Runtime, host, timeout};
+use bmi_core::runtime::{Instant, Runtime, host, timeout};
 use tokio::sync::Semaphore;
 
 pub use self::call::Call;
@@ -120,12 +120,12 @@ impl Server {
         let calls = Arc::new(Calls::new(Arc::clone(&self.shared), runtime.clone(), handler));
         let accepting = runtime.spawn(Arc::clone(&calls).accept(handle.clone()));
         let shared = Arc::clone(&self.shared);
-        let watching = runtime.spawn(async move { shared.watch.run(&handle).await });
-        let _stop = Stop {
-            shared: Arc::clone(&self.shared),
-            calls,
-            tasks: [&accepting, &watching].map(|task| task.abort_handle()),
-        };
+        shared.watch.serves(true);
+        runtime.spawn(async move { shared.watch.run(&handle).await });
+        let refuses = Arc::clone(&calls);
+        let refusing = runtime.spawn(async move { refuses.refuse_at_the_end().await });
+        let tasks = [&accepting, &refusing].map(|task| task.abort_handle());
+        let _stop = Stop { shared: Arc::clone(&self.shared), calls, tasks };
         // It ends when the endpoints are closed.
         accepting.await
     }
@@ -142,7 +142,8 @@ impl Server {
         let _ = timeout(GRACE, self.shared.watch.all_ended()).await;
         let handle = self.shared.handle().take();
         if let Some(handle) = handle {
-            handle.endpoints().for_each(|endpoint| endpoint.with(|engine| engine.dismiss_idle()));
+            let now = Instant::now().time();
+            handle.endpoints().for_each(|endpoint| endpoint.with(|engine| engine.dismiss_idle(now)));
             handle.close().await;
         }
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use bmi_core::{PeerEvent, SharedPeer};
+use futures_util::future::select;
 use tokio::sync::Notify;
 
 use super::Shared;
@@ -20,11 +21,14 @@ pub(super) struct Watch {
     waiting: Mutex<BTreeMap<(PeerId, u64), Waker>>,
     next: AtomicU64,
     running: AtomicUsize,
+    /// The server stops, and so refuses calls.
     stopped: AtomicBool,
-    /// No call runs any more, and the server stops.
+    /// Nobody serves, so no calls are taken.
+    unserved: AtomicBool,
+    /// No call runs any more, and none begins.
     idle: Notify,
     closed: AtomicBool,
-    /// The server is closed.
+    /// The server stops, or is closed.
     end: Notify,
 }
 
@@ -33,8 +37,14 @@ impl Watch {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes those that wait for the loss of a peer, until the endpoints are closed.
+    /// Wakes those that wait for the loss of a peer, until the endpoints are closed, or nobody
+    /// serves and no call runs.
     pub(super) async fn run(&self, handle: &Handle) {
+        let over = || (self.unserved.load(Ordering::Acquire) && self.is_idle()).then_some(());
+        select(pin!(self.watch(handle)), pin!(until(&self.idle, over))).await;
+    }
+
+    async fn watch(&self, handle: &Handle) {
         while let Ok(event) = handle.next_event().await {
             if let PeerEvent::Lost { peer, .. } = event {
                 let id = peer.id();
@@ -60,8 +70,23 @@ impl Watch {
         .await;
     }
 
+    /// Notes whether the server takes calls.
+    pub(super) fn serves(&self, serves: bool) {
+        self.unserved.store(!serves, Ordering::Release);
+        self.idle.notify_waiters();
+    }
+
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
+        self.end.notify_waiters();
+    }
+
+    pub(super) async fn stopped(&self) {
+        until(&self.end, || self.is_stopped().then_some(())).await;
+    }
+
+    fn is_idle(&self) -> bool {
+        self.running.load(Ordering::Acquire) == 0
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -70,7 +95,7 @@ impl Watch {
 
     /// Waits until no call runs, after [`Watch::stop`].
     pub(super) async fn all_ended(&self) {
-        until(&self.idle, || (self.running.load(Ordering::Acquire) == 0).then_some(())).await;
+        until(&self.idle, || self.is_idle().then_some(())).await;
     }
 
     /// Ends the handlers that run.
@@ -97,7 +122,8 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let watch = &self.0.watch;
-        if watch.running.fetch_sub(1, Ordering::AcqRel) == 1 && watch.is_stopped() {
+        let ends = watch.is_stopped() || watch.unserved.load(Ordering::Acquire);
+        if watch.running.fetch_sub(1, Ordering::AcqRel) == 1 && ends {
             watch.idle.notify_waiters();
         }
     }
