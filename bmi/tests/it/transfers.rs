@@ -69,11 +69,6 @@ fn long_replies_come_in_one_round_trip_once_they_are_expected() {
         assert!(expected < unexpected.mul_f64(0.9), "{expected:?} after {unexpected:?}");
         assert_eq!(read(1 << 20).await.1, memory);
         assert!(read((1 << 20) - 100_000).await.0 <= expected);
-        for len in 0..20 {
-            read(len).await;
-        }
-        let again = read(1 << 20).await.0;
-        assert!(again > expected, "{again:?} after short ones, {expected:?} after long ones");
         client.close().await;
         server.shutdown(Duration::from_secs(1)).await;
     });

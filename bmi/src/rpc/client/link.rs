@@ -246,3 +246,23 @@ impl Link {
 fn is_lasting(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Incompatible | ErrorKind::Unsupported | ErrorKind::Invalid)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_expected_follows_the_last_replies() {
+        let link = Link::new(Addr::tcp("127.0.0.1", 1), 1000);
+        [5, 1000].iter().for_each(|len| link.expect(*len));
+        assert_eq!(link.expected(), 0, "the usual length is enough");
+        link.expect(100_000);
+        assert_eq!(link.expected(), 100_000);
+        link.expect(5);
+        assert_eq!(link.expected(), 75_000, "one short reply does not change much");
+        (0..20).for_each(|_| link.expect(5));
+        assert!(link.expected() <= 1000, "a row of them does: {}", link.expected());
+        (0..20).for_each(|_| link.expect(0));
+        assert_eq!(link.expected(), 0);
+    }
+}
