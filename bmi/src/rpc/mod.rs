@@ -53,7 +53,13 @@
 
 mod addrs;
 mod client;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+mod metrics;
 mod server;
+#[cfg(feature = "tower")]
+pub mod tower;
 #[cfg(feature = "typed")]
 pub mod typed;
 mod wire;

@@ -3,8 +3,12 @@
 mod bed;
 mod limits;
 mod links;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod outcomes;
 mod runtime;
+#[cfg(feature = "tower")]
+mod tower;
 mod transfers;
 #[cfg(feature = "typed")]
 mod typed;

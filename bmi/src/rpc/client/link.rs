@@ -16,6 +16,7 @@ use bmi_core::{SharedPeer, Time};
 use super::Inner;
 use super::buffers::Buffers;
 use crate::rpc::GRACE;
+use crate::rpc::metrics::LinkMetrics;
 use crate::rpc::wire::{RequestHead, RequestKind};
 use crate::{Addr, Body, Error, ErrorKind, Options};
 
@@ -48,6 +49,7 @@ pub(super) struct Link {
     replies: AtomicU64,
     /// A call has timed out, and no reply has come since.
     suspect: AtomicBool,
+    metrics: LinkMetrics,
 }
 
 enum State {
@@ -65,6 +67,7 @@ impl Link {
             connecting: tokio::sync::Mutex::default(),
             replies: AtomicU64::new(0),
             suspect: AtomicBool::new(false),
+            metrics: LinkMetrics::new(),
         }
     }
 
@@ -123,10 +126,12 @@ impl Link {
             Ok(peer) => {
                 self.suspect.store(false, Ordering::Relaxed);
                 *self.lock() = State::Up(peer.clone());
+                self.metrics.connected();
                 Ok(peer)
             }
             Err(error) => {
                 self.failed(&error);
+                self.metrics.failed();
                 Err(error)
             }
         }
@@ -170,6 +175,7 @@ impl Link {
         let mut state = self.lock();
         if matches!(&*state, State::Up(peer) if peer.id() == lost.id()) {
             *state = State::Down { attempts: 0, next: Time::ZERO, error: error.clone() };
+            self.metrics.lost();
         }
     }
 

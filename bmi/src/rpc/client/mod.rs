@@ -19,6 +19,7 @@ use self::link::Link;
 pub use self::link::LinkState;
 pub use self::request::{Reply, Request};
 use super::addrs::IntoAddrs;
+use super::metrics::ClientMetrics;
 use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, permits};
 use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions, Scheme};
 
@@ -63,6 +64,7 @@ struct Inner {
     /// Bytes of replies, in units of [`permits`].
     bytes: Semaphore,
     closed: AtomicBool,
+    metrics: ClientMetrics,
 }
 
 impl Client {
@@ -105,6 +107,13 @@ impl Client {
     /// Returns the addresses, each with the state of its connection.
     pub fn links(&self) -> Vec<(Addr, LinkState)> {
         self.inner.links.iter().map(|link| (link.addr.clone(), link.state())).collect()
+    }
+
+    /// Brings what the endpoints have counted so far to the recorder; see [`crate::rpc::metrics`].
+    #[cfg(feature = "metrics")]
+    pub fn sample(&self) {
+        let handles = self.inner.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inner.metrics.engines.sample(handles.iter().map(|(_, handle)| handle));
     }
 
     /// Ends all connections, after what was sent on them, and all calls in flight.
@@ -194,6 +203,7 @@ impl ClientBuilder {
             calls: Semaphore::new(settings.max_calls.min(Semaphore::MAX_PERMITS)),
             bytes: Semaphore::new(permits(settings.max_bytes)),
             closed: AtomicBool::new(false),
+            metrics: ClientMetrics::new(),
             settings,
         };
         Client { inner: Arc::new(inner) }

@@ -123,7 +123,16 @@ impl Request {
         handle.block_on(self.make())
     }
 
-    async fn make(mut self) -> Result<Reply, Error> {
+    async fn make(self) -> Result<Reply, Error> {
+        let client = Arc::clone(&self.client);
+        let in_flight = client.metrics.begin();
+        let made = self.attempt().await;
+        in_flight.end(made.as_ref().err().map(Error::kind));
+        made
+    }
+
+    /// Makes the call, and makes it again as long as that may help.
+    async fn attempt(mut self) -> Result<Reply, Error> {
         if self.into.as_ref().is_some_and(MemList::is_read_only) {
             let text = "the memory for the reply is read-only: use Memory::zeroed";
             return Err(Error::new(ErrorKind::Invalid, text).during("call"));
@@ -158,6 +167,7 @@ impl Request {
                 client.any_handle()?.sleep(pause.max(FIRST_PAUSE)).await?;
             }
             pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            client.metrics.repeated();
         }
     }
 
@@ -181,6 +191,7 @@ impl Request {
             (None, None, None) => Body::None,
         };
         let call = peer.call(&self.message, body, Options::by(deadline)).map_err(unsent)?;
+        self.client.metrics.sent(self.message.len() - REQUEST_HEAD, self.data.as_ref().map_or(0, MemList::len));
         let sent = |error| Failure { error, from: From::Connection };
         let reply = call.reply().await.map_err(sent)?;
         link.replied();
@@ -212,6 +223,7 @@ impl Request {
                 Box::pin(self.fetch(peer, number, head.data, deadline)).await.map_err(sent)?
             }
         };
+        self.client.metrics.received(end - REPLY_HEAD, head.data);
         Ok(Reply { bytes: bytes.slice(REPLY_HEAD..end), data, data_len: head.data })
     }
 

@@ -6,9 +6,9 @@ use bmi_core::SharedPeer;
 use bmi_core::runtime::Instant;
 
 use super::answers::fail;
+use super::calls::data_len;
 use super::held::Held;
 use super::reply::Replying;
-use crate::paths::Direction;
 use crate::rpc::wire::REQUEST_HEAD;
 use crate::{Addr, Bytes, Error, ErrorKind, MemList, Memory};
 
@@ -26,8 +26,7 @@ impl Call {
     pub(super) fn new(held: &Held) -> Call {
         held.look(|call| {
             let request = call.request_bytes().slice(REQUEST_HEAD..);
-            let data = if call.direction() == Some(Direction::Write) { call.len() } else { 0 };
-            Call { held: held.clone(), request, peer: call.peer().clone(), data }
+            Call { held: held.clone(), request, peer: call.peer().clone(), data: data_len(call) }
         })
     }
 
@@ -104,6 +103,7 @@ impl Call {
     /// Those of sending the reply.
     pub async fn refuse(self, text: impl Into<String>) -> Result<(), Error> {
         let call = self.held.take()?;
+        self.held.refuse();
         Box::pin(fail(call, Error::new(ErrorKind::Invalid, text), false)).await;
         Ok(())
     }

@@ -33,7 +33,8 @@ use super::answers::{fail, pong, refuse};
 use super::held::Held;
 use super::watch::Running;
 use super::{Call, Shared};
-use crate::rpc::wire::{RequestHead, RequestKind};
+use crate::paths::Direction;
+use crate::rpc::wire::{REQUEST_HEAD, RequestHead, RequestKind};
 use crate::{Error, ErrorKind, Handle, Incoming, Options, PeerId};
 
 /// The part of its time that a call has at the server. The rest is for the reply, and for a clock
@@ -127,7 +128,7 @@ impl<H: Handler> Calls<H> {
         let Some(call) = message.into_call() else { return };
         let Some(head) = RequestHead::decode(call.request()) else {
             let text = "a request that no bmi::Client of this version has made";
-            return self.aside(refuse(call, Error::new(ErrorKind::Incompatible, text)));
+            return self.refuse(call, Error::new(ErrorKind::Incompatible, text));
         };
         let deadline = deadline(Instant::now().time(), head.time_us);
         match head.kind {
@@ -149,8 +150,8 @@ impl<H: Handler> Calls<H> {
     /// Gives a call a place, lets it wait for one, or refuses it.
     fn admit(self: &Arc<Self>, arrival: Arrival) {
         let limits = self.shared.limits;
-        if let Some(error) = self.refusal(arrival.call.len()) {
-            return self.aside(refuse(arrival.call, error));
+        if let Some(error) = self.refusal(data_len(&arrival.call)) {
+            return self.refuse(arrival.call, error);
         }
         let peer = arrival.call.peer().id();
         let mut places = self.places();
@@ -160,7 +161,7 @@ impl<H: Handler> Calls<H> {
                 "{} calls are handled at a time (max_calls), and {} may wait (max_waiting)",
                 limits.max_calls, limits.max_waiting
             );
-            return self.aside(refuse(arrival.call, Error::new(ErrorKind::Busy, text)));
+            return self.refuse(arrival.call, Error::new(ErrorKind::Busy, text));
         }
         let admitted = places.admission.admit(peer, arrival);
         places.waiting += usize::from(admitted.is_none());
@@ -178,6 +179,12 @@ impl<H: Handler> Calls<H> {
         }
         let text = || format!("{data} bytes of data, and the server takes {most} (max_data)");
         (data > most).then(|| Error::new(ErrorKind::TooLarge, text()))
+    }
+
+    /// Refuses a call whose handler has not begun.
+    fn refuse(&self, call: Incoming<AnyThread>, error: Error) {
+        self.shared.metrics.refused(error.kind());
+        self.aside(refuse(call, error));
     }
 
     /// Answers a call that needs no place. A peer that asks and takes no answers does not get more
@@ -246,6 +253,7 @@ impl<H: Handler> Calls<H> {
         if waiting.is_empty() {
             return;
         }
+        waiting.iter().for_each(|_| self.shared.metrics.refused(ErrorKind::Refused));
         // At most as many as may wait.
         let running = Running::of(&self.shared);
         self.runtime.spawn(async move {
@@ -262,6 +270,11 @@ impl Places {
         self.waiting -= 1;
         Some(arrival)
     }
+}
+
+/// Returns the length of the data that comes with a call. Memory for the data of the reply is none.
+pub(super) fn data_len(call: &Incoming<AnyThread>) -> u64 {
+    if call.direction() == Some(Direction::Write) { call.len() } else { 0 }
 }
 
 /// Returns when the server's part of a call ends, which has `time_us` from `now` on.
@@ -292,8 +305,10 @@ async fn run<H: Handler>(begun: Begun<H>) {
 async fn handle<H: Handler>(calls: &Calls<H>, call: Incoming<AnyThread>, deadline: Time, max_reply: u64) {
     let late = || Error::new(ErrorKind::TimedOut, "the call's deadline passed at the server");
     if Instant::now().time() >= deadline {
+        calls.shared.metrics.refused(ErrorKind::TimedOut);
         return Box::pin(refuse(call, late())).await;
     }
+    let in_flight = calls.shared.metrics.begin(call.request().len() - REQUEST_HEAD, data_len(&call));
     let held = Held::new(call, Arc::clone(&calls.shared), deadline, max_reply);
     // The call to the handler is guarded too: it may panic before there is a future.
     let handling = AssertUnwindSafe(async { calls.handler.handle(Call::new(&held)).await }).catch_unwind();
@@ -315,7 +330,14 @@ async fn handle<H: Handler>(calls: &Calls<H>, call: Incoming<AnyThread>, deadlin
         None if Instant::now().time() < deadline => Error::new(ErrorKind::Abandoned, "the server was shut down"),
         None => late(),
     };
-    if let Some(call) = held.unanswered() {
+    let unanswered = held.unanswered();
+    let failure = match &ended {
+        Some(Ok(Ok(()))) if held.is_refused() => Some(ErrorKind::Invalid),
+        Some(Ok(Ok(()))) if unanswered.is_none() => None,
+        _ => Some(why(&ended).kind()),
+    };
+    in_flight.end(failure);
+    if let Some(call) = unanswered {
         let error = why(&ended);
         // It is rare, and its future is large.
         Box::pin(fail(call, error, false)).await;

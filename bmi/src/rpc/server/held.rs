@@ -1,6 +1,7 @@
 //! A call while its handler runs.
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bmi_core::{AnyThread, Time};
@@ -23,12 +24,15 @@ struct Inner {
     max_reply: u64,
     /// Permits for the data that the handler has taken.
     permits: Mutex<usize>,
+    /// The handler has said that the request is wrong.
+    refused: AtomicBool,
 }
 
 impl Held {
     pub(super) fn new(call: Incoming<AnyThread>, shared: Arc<Shared>, deadline: Time, max_reply: u64) -> Held {
         let (call, permits) = (Mutex::new(Some(call)), Mutex::new(0));
-        Held(Arc::new(Inner { call, shared, deadline, max_reply, permits }))
+        let refused = AtomicBool::new(false);
+        Held(Arc::new(Inner { call, shared, deadline, max_reply, permits, refused }))
     }
 
     /// Looks at a call that is new.
@@ -73,6 +77,15 @@ impl Held {
     /// Takes the call if its handler has not answered it.
     pub(super) fn unanswered(&self) -> Option<Incoming<AnyThread>> {
         self.slot().take()
+    }
+
+    /// Notes that the handler says that the request is wrong.
+    pub(super) fn refuse(&self) {
+        self.0.refused.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.0.refused.load(Ordering::Relaxed)
     }
 
     pub(super) fn shared(&self) -> &Shared {

@@ -21,6 +21,7 @@ use self::kept::KeptReplies;
 pub use self::reply::Replying;
 use self::watch::Watch;
 use super::addrs::IntoAddrs;
+use super::metrics::ServerMetrics;
 use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, GRACE, permits};
 use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions};
 
@@ -48,6 +49,7 @@ pub(super) struct Shared {
     kept: KeptReplies,
     watch: Watch,
     serving: AtomicBool,
+    metrics: ServerMetrics,
 }
 
 /// The limits of a server. [`Server::builder`] sets them.
@@ -125,6 +127,12 @@ impl Server {
         };
         // It ends when the endpoints are closed.
         accepting.await
+    }
+
+    /// Brings what the endpoints have counted so far to the recorder; see [`crate::rpc::metrics`].
+    #[cfg(feature = "metrics")]
+    pub fn sample(&self) {
+        self.shared.metrics.engines.sample(&*self.shared.handle());
     }
 
     /// Takes no more calls, and waits until those that have begun have ended, for `limit` at most.
@@ -221,6 +229,7 @@ impl ServerBuilder {
             kept: KeptReplies::default(),
             watch: Watch::default(),
             serving: AtomicBool::new(false),
+            metrics: ServerMetrics::new(),
         };
         Ok(Server { shared: Arc::new(shared) })
     }
