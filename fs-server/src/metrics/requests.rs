@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use bmi::rpc::metrics::EngineMetrics;
 use bmi::{Endpoint, Time};
 use fs_proto::RequestBody;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -15,6 +16,7 @@ pub(crate) struct RequestMetrics {
     errors: Counter,
     in_progress: Gauge,
     time: Histogram,
+    engine: RefCell<EngineMetrics>,
 }
 
 /// A request in progress, until this is dropped.
@@ -33,8 +35,14 @@ impl RequestMetrics {
             errors: counter!("pvfs_request_errors_total", "server" => server.clone()),
             in_progress: gauge!("pvfs_requests_in_progress", "server" => server.clone()),
             time: histogram!("pvfs_request_seconds", "server" => server.clone()),
+            engine: RefCell::new(endpoint.with(|engine| EngineMetrics::of(engine))),
             server,
         }
+    }
+
+    /// Looks at what the endpoint has counted.
+    pub(crate) fn sample(&self, endpoint: &Endpoint) {
+        endpoint.with(|engine| self.engine.borrow_mut().sample(engine));
     }
 
     /// Notes that work on a request begins.

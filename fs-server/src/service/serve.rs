@@ -21,7 +21,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::context::{Answer, Context, Handler, Limits, Session, Standing, allowance};
 use super::stall::{self, StallWatch};
-use crate::metrics::RequestMetrics;
+use crate::metrics::{RequestMetrics, next_sample};
 
 /// An endpoint, and who answers there.
 pub type Front<'a> = (Endpoint, &'a dyn Handler);
@@ -213,6 +213,7 @@ async fn attend(
     let mut requests = FuturesUnordered::new();
     let begin = |job| answer(endpoint, handler, standing, limits, &metrics, job);
     let mut stop = pin!(stop.fuse());
+    let mut sample = pin!(next_sample(endpoint).fuse());
     let (mut watch, mut check) = (StallWatch::default(), pin!(Fuse::terminated()));
     loop {
         if check.is_terminated() && !requests.is_empty() {
@@ -222,6 +223,10 @@ async fn attend(
             biased;
             () = &mut stop => break,
             () = &mut check => cut_stalled(endpoint, handler, &desk, &mut watch),
+            () = &mut sample => {
+                metrics.sample(endpoint);
+                sample.set(next_sample(endpoint).fuse());
+            }
             event = endpoint.next_event() => if let Some(peer) = desk.note(&event) {
                 handler.departed(peer);
             },

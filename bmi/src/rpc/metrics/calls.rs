@@ -4,24 +4,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bmi_core::runtime::Instant;
 
-use super::facade::{Counter, Gauge, Histogram, Level, counter, gauge, histogram};
+use super::facade::{Counter, Gauge, Histogram, Level, counter, gauge, histogram, outcome};
 use crate::ErrorKind;
 
-/// The kinds of errors, each an outcome of a call.
-const KINDS: [ErrorKind; 13] = [
-    ErrorKind::Io,
-    ErrorKind::Invalid,
-    ErrorKind::Unsupported,
-    ErrorKind::Incompatible,
-    ErrorKind::Refused,
-    ErrorKind::PeerLost,
-    ErrorKind::TimedOut,
-    ErrorKind::Cancelled,
-    ErrorKind::Abandoned,
-    ErrorKind::TooLarge,
-    ErrorKind::Busy,
-    ErrorKind::Exhausted,
-    ErrorKind::Protocol,
+/// The kinds of errors with their names, each an outcome of a call.
+const KINDS: [(ErrorKind, &str); 13] = [
+    (ErrorKind::Io, "Io"),
+    (ErrorKind::Invalid, "Invalid"),
+    (ErrorKind::Unsupported, "Unsupported"),
+    (ErrorKind::Incompatible, "Incompatible"),
+    (ErrorKind::Refused, "Refused"),
+    (ErrorKind::PeerLost, "PeerLost"),
+    (ErrorKind::TimedOut, "TimedOut"),
+    (ErrorKind::Cancelled, "Cancelled"),
+    (ErrorKind::Abandoned, "Abandoned"),
+    (ErrorKind::TooLarge, "TooLarge"),
+    (ErrorKind::Busy, "Busy"),
+    (ErrorKind::Exhausted, "Exhausted"),
+    (ErrorKind::Protocol, "Protocol"),
 ];
 
 /// A counter for each kind of error.
@@ -29,17 +29,13 @@ struct Kinds([Counter; KINDS.len()]);
 
 impl Kinds {
     fn new(name: &'static str) -> Kinds {
-        Kinds(KINDS.map(|kind| outcome(name, format!("{kind:?}"))))
+        Kinds(KINDS.map(|(_, kind)| outcome(name, kind)))
     }
 
     fn count(&self, kind: ErrorKind) {
-        let at = KINDS.iter().position(|known| *known == kind);
+        let at = KINDS.iter().position(|(known, _)| *known == kind);
         self.0[at.unwrap_or(0)].increment(1);
     }
-}
-
-fn outcome(name: &'static str, outcome: impl Into<String>) -> Counter {
-    counter(name, &[("outcome", outcome.into())])
 }
 
 /// Calls that begin and end.
@@ -58,7 +54,7 @@ impl Calls {
             ok: outcome(ended, "ok"),
             dropped: outcome(ended, "dropped"),
             failed: Kinds::new(ended),
-            in_flight: gauge(in_flight, &[]),
+            in_flight: gauge(in_flight),
             time: histogram(time),
         }
     }
@@ -115,9 +111,9 @@ impl ClientMetrics {
         super::describe();
         ClientMetrics {
             calls: Calls::new(["bmi_client_calls_total", "bmi_client_calls_in_flight", "bmi_client_call_seconds"]),
-            sent: counter("bmi_client_sent_bytes_total", &[]),
-            received: counter("bmi_client_received_bytes_total", &[]),
-            repeats: counter("bmi_client_repeats_total", &[]),
+            sent: counter("bmi_client_sent_bytes_total"),
+            received: counter("bmi_client_received_bytes_total"),
+            repeats: counter("bmi_client_repeats_total"),
             #[cfg(feature = "metrics")]
             engines: super::Engines::default(),
         }
@@ -155,11 +151,11 @@ pub(in crate::rpc) struct LinkMetrics {
 
 impl LinkMetrics {
     pub(in crate::rpc) fn new() -> LinkMetrics {
-        let connects = |as_what: &str| outcome("bmi_client_connects_total", as_what);
+        let connects = |as_what| outcome("bmi_client_connects_total", as_what);
         LinkMetrics {
             connected: ["first", "again"].map(connects),
             failed: connects("failed"),
-            up: Level::new(gauge("bmi_client_links_up", &[])),
+            up: Level::new(gauge("bmi_client_links_up")),
             has_been_up: AtomicBool::new(false),
         }
     }
@@ -196,8 +192,8 @@ impl ServerMetrics {
         ServerMetrics {
             calls: Calls::new(["bmi_server_calls_total", "bmi_server_calls_in_flight", "bmi_server_call_seconds"]),
             refused: Kinds::new("bmi_server_refusals_total"),
-            sent: counter("bmi_server_sent_bytes_total", &[]),
-            received: counter("bmi_server_received_bytes_total", &[]),
+            sent: counter("bmi_server_sent_bytes_total"),
+            received: counter("bmi_server_received_bytes_total"),
             #[cfg(feature = "metrics")]
             engines: super::Engines::default(),
         }

@@ -2,9 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
+use ::metrics::{Counter, counter, gauge};
 use bmi_core::ResourceUsage;
 
-use super::facade::{Counter, Level, counter, gauge};
+use super::facade::Level;
 use crate::Handle;
 use crate::paths::{Direction, Path};
 use crate::polled::Engine;
@@ -92,13 +93,13 @@ impl EngineMetrics {
         let path = |direction: Direction, path: Path| {
             let [endpoint] = label.clone();
             let labels = [endpoint, ("direction", direction.as_str().to_owned()), ("path", path.as_str().to_owned())];
-            (direction, path, PATHS.map(|(name, _)| counter(name, &labels)))
+            (direction, path, PATHS.map(|(name, _)| counter!(name, &labels)))
         };
         let taken = |direction| Path::TAKEN.into_iter().map(move |taken| path(direction, taken));
         EngineMetrics {
-            counters: COUNTERS.iter().map(|(name, _)| counter(name, &label)).collect(),
+            counters: COUNTERS.iter().map(|(name, _)| counter!(*name, &label)).collect(),
             counted: [0; COUNTERS.len()],
-            levels: LEVELS.iter().map(|(name, _)| Level::new(gauge(name, &label))).collect(),
+            levels: LEVELS.iter().map(|(name, _)| Level::new(gauge!(*name, &label))).collect(),
             paths: Direction::ALL.into_iter().flat_map(taken).collect(),
             taken: PathCounters::default(),
         }

@@ -4,12 +4,16 @@
 mod chosen {
     pub(in crate::rpc) use ::metrics::{Counter, Gauge, Histogram};
 
-    pub(in crate::rpc) fn counter(name: &'static str, labels: &[(&'static str, String)]) -> Counter {
-        ::metrics::counter!(name, labels)
+    pub(in crate::rpc) fn counter(name: &'static str) -> Counter {
+        ::metrics::counter!(name)
     }
 
-    pub(in crate::rpc) fn gauge(name: &'static str, labels: &[(&'static str, String)]) -> Gauge {
-        ::metrics::gauge!(name, labels)
+    pub(in crate::rpc) fn outcome(name: &'static str, outcome: &'static str) -> Counter {
+        ::metrics::counter!(name, "outcome" => outcome)
+    }
+
+    pub(in crate::rpc) fn gauge(name: &'static str) -> Gauge {
+        ::metrics::gauge!(name)
     }
 
     pub(in crate::rpc) fn histogram(name: &'static str) -> Histogram {
@@ -38,11 +42,15 @@ mod chosen {
         pub(in crate::rpc) fn record(&self, _: Duration) {}
     }
 
-    pub(in crate::rpc) fn counter(_: &'static str, _: &[(&'static str, String)]) -> Counter {
+    pub(in crate::rpc) fn counter(_: &'static str) -> Counter {
         Counter
     }
 
-    pub(in crate::rpc) fn gauge(_: &'static str, _: &[(&'static str, String)]) -> Gauge {
+    pub(in crate::rpc) fn outcome(_: &'static str, _: &'static str) -> Counter {
+        Counter
+    }
+
+    pub(in crate::rpc) fn gauge(_: &'static str) -> Gauge {
         Gauge
     }
 
@@ -53,7 +61,7 @@ mod chosen {
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(super) use self::chosen::{Counter, Gauge, Histogram, counter, gauge, histogram};
+pub(super) use self::chosen::{Counter, Gauge, Histogram, counter, gauge, histogram, outcome};
 
 /// One of the numbers whose sum is a gauge: other servers and clients of the process add theirs. It
 /// is taken back when this is dropped.
