@@ -107,13 +107,13 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let progress: fn(&str) = |line| announce(&format!("{line}\n"));
             let config = load()?;
             let (server, neighbours) = manager(&config, restored.then_some(progress));
-            serve(Server { waiting, ..server }, neighbours, config.metrics_of(ServerName::Manager))?;
+            serve(Server { waiting, ..server }, neighbours, config.metrics_of(None))?;
         }
         Command::Iod { index, replace, discard_cache } => {
             let say: fn(&str) = |line| announce(&format!("{line}\n"));
             let config = load()?;
             let (server, neighbours) = iod(&config, index, replace, discard_cache.then_some(say))?;
-            serve(Server { waiting, ..server }, neighbours, config.metrics_of(ServerName::Iod(index)))?;
+            serve(Server { waiting, ..server }, neighbours, config.metrics_of(Some(index)))?;
         }
         Command::Run(servers) => {
             let (config, _, names) = select(servers)?;
@@ -125,7 +125,10 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
                 let (server, neighbours) = of(name)?;
                 Ok((name, Server { waiting, ..server }, neighbours))
             };
-            let metrics = names.iter().min().and_then(|first| config.metrics_of(*first));
+            let metrics = names.iter().min().and_then(|first| match *first {
+                ServerName::Manager => config.metrics_of(None),
+                ServerName::Iod(index) => config.metrics_of(Some(index)),
+            });
             run_all(names.into_iter().map(server).collect::<Result<_, Failure>>()?, metrics)?;
         }
         Command::Start { servers, one_process, patience, output } => {

@@ -8,6 +8,7 @@ mod cache;
 mod dirs;
 #[cfg(test)]
 mod keys;
+mod metrics;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,7 +21,6 @@ use bmi::{OpenOptions, Scheme};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
 use serde::{Deserialize, Deserializer};
 
-use crate::control::ServerName;
 use crate::iod::IodSettings;
 use crate::service::Limits;
 
@@ -228,26 +228,10 @@ impl Config {
             let (low, high) = (Size(MIN_STRIP), Size(MAX_STRIP));
             return fail(format!("cluster.strip_size is {strip_size}; it must be from {low} to {high}"));
         }
-        if let Some(addr) = self.metrics
-            && !(1..=usize::from(u16::MAX) - iods.len()).contains(&addr.port().into())
-        {
-            return fail(format!("metrics is {addr}; it needs a port, and each I/O server one of the following"));
-        }
+        metrics::check(self)?;
         dirs::check(self)?;
         self.cache.validate()?;
         self.limits.validate()
-    }
-
-    /// Returns where a server serves what it counts: the manager at the address of the
-    /// configuration, the I/O servers at the following ports.
-    pub(crate) fn metrics_of(&self, server: ServerName) -> Option<SocketAddr> {
-        let number = match server {
-            ServerName::Manager => 0,
-            ServerName::Iod(index) => index + 1,
-        };
-        let mut addr = self.metrics?;
-        addr.set_port(u16::try_from(usize::from(addr.port()) + number).ok()?);
-        Some(addr)
     }
 
     /// Returns the directory of I/O server `index`.
