@@ -233,6 +233,8 @@
 //! | `shm` | `shm:///path`: processes of one host | yes |
 //! | `tokio` | servers, clients and drivers as tasks of a tokio runtime | yes |
 //! | `typed` | requests and replies as values that `serde` knows ([`rpc::typed`]) | no |
+//! | `tower` | servers and clients as `tower::Service` ([`rpc::tower`]) | no |
+//! | `metrics` | counters through the facade `metrics` ([`rpc::metrics`]) | no |
 //!
 //! Real transports need Linux. To test a protocol in the simulator on another system, depend on
 //! `bmi` with `default-features = false`.

@@ -12,6 +12,7 @@
 //! | `control` | the servers of a machine as a whole: in the background, in one process or several |
 //! | `host` | the time of day and random numbers |
 //! | `lock` | locks that outlive a panic |
+//! | `metrics` | what the servers count, and how it is served |
 //! | `workers` | threads that do what may wait for a disk |
 //! | [`embedded`] | a whole cluster in one process, for tests and demonstrations |
 //!
@@ -33,6 +34,7 @@ mod host;
 pub mod iod;
 mod lock;
 pub mod manager;
+mod metrics;
 pub mod scratch;
 pub mod service;
 pub mod store;

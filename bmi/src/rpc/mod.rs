@@ -56,7 +56,13 @@
 
 mod addrs;
 mod client;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+#[cfg(not(feature = "metrics"))]
+mod metrics;
 mod server;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod trace;
 #[cfg(feature = "typed")]
 pub mod typed;

@@ -22,6 +22,8 @@ fn data_beyond_a_limit_is_too_large() {
         let error = client.call(vec![0; 100_000]).await.expect_err("too large");
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{error}");
         assert_eq!(client.call(b"x").data(vec![0; 5000]).await.expect("a reply").data.len(), 5000);
+        // The memory that a call offers for its reply, 64 KiB, is none of its data.
+        assert_eq!(client.call(b"x").await.expect("a reply").data, "");
         client.close().await;
         server.shutdown(Duration::from_secs(1)).await;
     });

@@ -3,9 +3,13 @@
 mod bed;
 mod limits;
 mod links;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod outcomes;
 mod runtime;
 mod streams;
+#[cfg(feature = "tower")]
+mod tower;
 mod traces;
 mod transfers;
 #[cfg(feature = "typed")]

@@ -72,6 +72,12 @@ pub fn decode_reply(bytes: &[u8]) -> Result<Reply, CodecError> {
     decode(bytes)
 }
 
+/// Returns true if an encoded reply is an error. Decodes nothing else of it.
+pub fn is_error(reply: &[u8]) -> bool {
+    // The variant of the result is in front: `Err` is 1.
+    reply.get(1) == Some(&1)
+}
+
 fn encode<T: Serialize>(value: &T, room: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(room);
     bytes.push(VERSION);

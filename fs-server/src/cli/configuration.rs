@@ -41,6 +41,9 @@ pub(super) fn describe(config: &Config) -> String {
     }
     text += &format!("logs     {}\n", config.logs_dir().display());
     text += &format!("strip size {}\n", config.cluster.strip_size);
+    if let Some(addr) = config.metrics {
+        text += &format!("metrics  http://{addr}/metrics, and the following ports\n");
+    }
     let servers = || config.cluster.iods.iter().chain([&config.cluster.manager]);
     for scheme in [Scheme::Tcp, Scheme::Ib, Scheme::Shm] {
         if servers().any(|addrs| addrs.all().iter().any(|addr| addr.scheme() == scheme)) {

@@ -105,13 +105,15 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         }
         Command::Manager { restored } => {
             let progress: fn(&str) = |line| announce(&format!("{line}\n"));
-            let (server, neighbours) = manager(&load()?, restored.then_some(progress));
-            serve(Server { waiting, ..server }, neighbours)?;
+            let config = load()?;
+            let (server, neighbours) = manager(&config, restored.then_some(progress));
+            serve(Server { waiting, ..server }, neighbours, config.metrics_of(None))?;
         }
         Command::Iod { index, replace, discard_cache } => {
             let say: fn(&str) = |line| announce(&format!("{line}\n"));
-            let (server, neighbours) = iod(&load()?, index, replace, discard_cache.then_some(say))?;
-            serve(Server { waiting, ..server }, neighbours)?;
+            let config = load()?;
+            let (server, neighbours) = iod(&config, index, replace, discard_cache.then_some(say))?;
+            serve(Server { waiting, ..server }, neighbours, config.metrics_of(Some(index)))?;
         }
         Command::Run(servers) => {
             let (config, _, names) = select(servers)?;
@@ -123,7 +125,11 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
                 let (server, neighbours) = of(name)?;
                 Ok((name, Server { waiting, ..server }, neighbours))
             };
-            run_all(names.into_iter().map(server).collect::<Result<_, Failure>>()?)?;
+            let metrics = names.iter().min().and_then(|first| match *first {
+                ServerName::Manager => config.metrics_of(None),
+                ServerName::Iod(index) => config.metrics_of(Some(index)),
+            });
+            run_all(names.into_iter().map(server).collect::<Result<_, Failure>>()?, metrics)?;
         }
         Command::Start { servers, one_process, patience, output } => {
             let (_, cluster, names) = select(servers)?;

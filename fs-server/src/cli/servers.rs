@@ -1,6 +1,7 @@
 //! The servers that the configuration describes, run by this process.
 
 use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
 
 use bmi::Addr;
 use bmi::driver::Waiting;
@@ -62,9 +63,10 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neigh
     }
 }
 
-/// Runs one server on this thread.
-pub(super) fn serve(server: Server, neighbours: Neighbours) -> Result<(), Failure> {
+/// Runs one server on this thread. Serves what it counts at the address `metrics`, if there is one.
+pub(super) fn serve(server: Server, neighbours: Neighbours, metrics: Option<SocketAddr>) -> Result<(), Failure> {
     begin_log("info", server.threads > 1);
+    serve_metrics(metrics)?;
     let ready = |addrs: &[Addr]| {
         announce_listening("", addrs);
         Ok(neighbours)
@@ -72,12 +74,23 @@ pub(super) fn serve(server: Server, neighbours: Neighbours) -> Result<(), Failur
     Ok(server.run(ready, || announce("serving\n"), stop_signal())?)
 }
 
-/// Runs servers on threads of their own.
-pub(super) fn run_all(servers: Vec<(ServerName, Server, Neighbours)>) -> Result<(), Failure> {
+/// Runs servers on threads of their own, like [`serve`].
+pub(super) fn run_all(
+    servers: Vec<(ServerName, Server, Neighbours)>,
+    metrics: Option<SocketAddr>,
+) -> Result<(), Failure> {
     begin_log("info", true);
+    serve_metrics(metrics)?;
     let listening = |name: ServerName, addrs: &[Addr]| announce_listening(&format!("{name}: "), addrs);
     let serving = |name: ServerName| announce(&format!("{name}: serving\n"));
     control::run(servers, listening, serving, stop_signal()).map_err(Failure::Runtime)
+}
+
+fn serve_metrics(addr: Option<SocketAddr>) -> Result<(), Failure> {
+    let Some(addr) = addr else { return Ok(()) };
+    crate::metrics::serve(addr).map_err(|error| Failure::Runtime(format!("metrics at {addr}: {error}")))?;
+    tracing::info!("metrics at http://{addr}/metrics");
+    Ok(())
 }
 
 /// Logs to standard error, with the names of threads if several servers share the log. `usual` is

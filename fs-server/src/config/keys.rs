@@ -51,7 +51,14 @@ fn keys() -> Vec<Key> {
     let part = |part: u64| format!("1/{part} of the machine's memory");
     // Each section has its keys below.
     let _ = |config: Config| {
-        let Config { cluster: _, storage: _, limits: _, cache: _ } = config;
+        let Config { metrics: _, cluster: _, storage: _, limits: _, cache: _ } = config;
+    };
+    let metrics = Key {
+        section: "",
+        name: "metrics",
+        default: text("off"),
+        meaning: "an IP address and a port, in front of all sections: where the manager serves what it counts. I/O \
+                  server N has the port N + 1 above it; see *Metrics*",
     };
     let cluster = section!("cluster", Cluster {
         manager: text("required"), "the manager's address, or a list of addresses";
@@ -92,12 +99,15 @@ fn keys() -> Vec<Key> {
         views: format!("1/{SHARE_OF_VIEWS} of the memory, if the rest is enough for a cache"),
             "the part of the memory that clients on this host may read in place; `\"0\"` turns it off";
     });
-    cluster.into_iter().chain(storage).chain(limits).chain(cache).collect()
+    [metrics].into_iter().chain(cluster).chain(storage).chain(limits).chain(cache).collect()
 }
 
 /// Returns the lines of the table.
 fn table() -> Vec<String> {
-    let row = |Key { section, name, default, meaning }: Key| format!("| `{section}.{name}` | {default} | {meaning} |");
+    let row = |Key { section, name, default, meaning }: Key| {
+        let dot = if section.is_empty() { "" } else { "." };
+        format!("| `{section}{dot}{name}` | {default} | {meaning} |")
+    };
     [text(HEAD), text("|---|---|---|")].into_iter().chain(keys().into_iter().map(row)).collect()
 }
 
@@ -123,7 +133,10 @@ fn the_document_has_the_table_of_all_keys_with_their_defaults() {
 fn the_template_has_all_keys() {
     let template = Config::template(Path::new("/srv/pvfs"), 2, 7000, &[bmi::Scheme::Tcp]).unwrap();
     for Key { section, name, .. } in keys() {
-        let (_, rest) = template.split_once(&format!("\n[{section}]\n")).unwrap();
+        let rest = match section {
+            "" => &template[..],
+            _ => template.split_once(&format!("\n[{section}]\n")).unwrap().1,
+        };
         let mut own = rest.lines().take_while(|line| !line.starts_with('[')).map(|line| line.trim_start_matches("# "));
         assert!(own.any(|line| line.starts_with(&format!("{name} = "))), "{section}.{name}");
     }

@@ -8,8 +8,10 @@ mod cache;
 mod dirs;
 #[cfg(test)]
 mod keys;
+mod metrics;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -29,6 +31,8 @@ pub use cache::{CacheSection, ServiceName};
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// Where the servers serve what they count. `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// The addresses of the servers.
     pub cluster: Cluster,
     /// The data directories of the servers.
@@ -224,6 +228,7 @@ impl Config {
             let (low, high) = (Size(MIN_STRIP), Size(MAX_STRIP));
             return fail(format!("cluster.strip_size is {strip_size}; it must be from {low} to {high}"));
         }
+        metrics::check(self)?;
         dirs::check(self)?;
         self.cache.validate()?;
         self.limits.validate()
@@ -254,6 +259,10 @@ impl Config {
         let (limits, cache) = (LimitSection::default(), CacheSection::default());
         Ok(format!(
             r#"# Configuration of pvfsd: one file for the whole cluster, the same on every machine.
+
+# What the servers count, in Prometheus's text form: the manager at this address, I/O server N at the port N + 1 above it, path
+# "/metrics". Whoever reaches the port can read it. Without this it is off.
+# metrics = "127.0.0.1:9400"
 
 [cluster]
 # The manager: names, attributes, layouts.
@@ -435,7 +444,7 @@ mod tests {
             ("threads = 1", "threads = 0", "limits.threads is 0; it must be from 1 to 64"),
             ("idle_s = 10", "idle_s = 0", "limits.idle_s is 0; it must be from 3"),
             ("connections = 4096", "connections = 1", "limits.connections is 1; it must be from 16"),
-            ("[storage]", "[storage", "line 17"),
+            ("[storage]", "[storage", "line 21"),
         ];
         for (from, to, expected) in cases {
             let text = template().replacen(from, to, 1);

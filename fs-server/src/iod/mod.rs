@@ -73,6 +73,7 @@ use fs_proto::{
     Sender,
 };
 
+use crate::metrics::{Values, keep_sampling, of_buffers, of_cache, of_store};
 use crate::service::{Answer, Context, Handler};
 use crate::store::{DataStore, Held, StoreHandle};
 pub use membership::{LabelLock, Membership};
@@ -385,6 +386,13 @@ impl<S: StoreHandle> Iod<S> {
         }
     }
 
+    /// Returns what is sampled of the server.
+    async fn values(&self) -> Values {
+        let store = self.stat().await.map_or_else(|_| Vec::new(), |stat| of_store(&stat));
+        let cache = self.store.cache_stat().map_or_else(Vec::new, |stat| of_cache(&stat));
+        [store, of_buffers(&self.zones.counters()), cache].concat()
+    }
+
     /// Returns the number of this start, for replies.
     fn start(&self) -> u64 {
         if mutated("iod/restart-not-told") { 0 } else { self.start }
@@ -460,7 +468,8 @@ impl<S: StoreHandle> Handler for Iod<S> {
             let endpoint = self.endpoint.clone();
             Box::pin(async move { endpoint.sleep(time).await })
         };
-        futures_util::future::join(trim, self.store.tend(&sleep)).await;
+        let sample = keep_sampling(&self.endpoint, async || self.values().await);
+        futures_util::future::join3(trim, self.store.tend(&sleep), sample).await;
     }
 }
 

@@ -50,6 +50,7 @@ use fs_proto::{
 use redb::ReadableTable;
 use tokio::sync::Notify;
 
+use crate::metrics::keep_sampling;
 use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
 use answer::{Clients, Errands};
@@ -408,7 +409,8 @@ impl Handler for Manager {
 
     async fn background(&self) {
         let answering = self.run_errands();
-        tokio::join!(self.work(), self.maintain(), self.watch_deferred(), self.watch_nameless(), answering);
+        let sample = keep_sampling(&self.endpoint, async || self.values().await);
+        tokio::join!(self.work(), self.maintain(), self.watch_deferred(), self.watch_nameless(), answering, sample);
     }
 }
 

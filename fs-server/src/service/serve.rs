@@ -21,6 +21,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::context::{Answer, Context, Handler, Limits, Session, Standing, allowance};
 use super::stall::{self, StallWatch};
+use crate::metrics::{RequestMetrics, next_sample};
 
 /// An endpoint, and who answers there.
 pub type Front<'a> = (Endpoint, &'a dyn Handler);
@@ -207,10 +208,12 @@ async fn attend(
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
+    let metrics = RequestMetrics::of(endpoint);
     let mut desk = Desk::new(limits);
     let mut requests = FuturesUnordered::new();
-    let begin = |job| answer(endpoint, handler, standing, limits, job);
+    let begin = |job| answer(endpoint, handler, standing, limits, &metrics, job);
     let mut stop = pin!(stop.fuse());
+    let mut sample = pin!(next_sample(endpoint).fuse());
     let (mut watch, mut check) = (StallWatch::default(), pin!(Fuse::terminated()));
     loop {
         if check.is_terminated() && !requests.is_empty() {
@@ -220,6 +223,10 @@ async fn attend(
             biased;
             () = &mut stop => break,
             () = &mut check => cut_stalled(endpoint, handler, &desk, &mut watch),
+            () = &mut sample => {
+                metrics.sample(endpoint);
+                sample.set(next_sample(endpoint).fuse());
+            }
             event = endpoint.next_event() => if let Some(peer) = desk.note(&event) {
                 handler.departed(peer);
             },
@@ -287,9 +294,11 @@ async fn answer(
     handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
+    metrics: &RequestMetrics,
     job: Job,
 ) -> (PeerId, Lane) {
     let Job { message, arrived, lane, session } = job;
+    let progress = metrics.begin(endpoint, arrived);
     let peer = message.peer().clone();
     // The receive slot and its credit are returned to the client at once.
     let call = match Incoming::new(message) {
@@ -301,6 +310,7 @@ async fn answer(
     };
     let answer = match codec::decode_request(call.request()) {
         Ok(request) => {
+            progress.is_about(&request.body);
             // The time counts from the arrival, not from the beginning of the work, because the
             // client has been waiting since then.
             let timeout = allowance(Duration::from_millis(request.timeout_ms.into())).min(limits.request_timeout);
@@ -328,6 +338,9 @@ async fn answer(
         Answer::Encoded(bytes) => (bytes, None),
         Answer::Reply(reply, data) => (codec::encode_reply(&reply), data),
     };
+    if codec::is_error(&bytes) {
+        progress.failed();
+    }
     let (id, list) = (call.id(), data.as_ref().map(|data| data.list.clone()));
     if let Err(error) = call.reply(&bytes, list, endpoint.within(limits.reply_timeout)).await {
         tracing::debug!(?peer, id, %error, "reply not delivered");

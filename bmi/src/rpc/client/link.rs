@@ -16,6 +16,7 @@ use bmi_core::{SharedPeer, Time};
 use super::Inner;
 use super::buffers::Buffers;
 use crate::rpc::GRACE;
+use crate::rpc::metrics::LinkMetrics;
 use crate::rpc::wire::{RequestHead, RequestKind};
 use crate::{Addr, Body, Error, ErrorKind, Options};
 
@@ -52,6 +53,7 @@ pub(super) struct Link {
     streams: AtomicU32,
     /// A call has timed out, and no reply has come since.
     suspect: AtomicBool,
+    metrics: LinkMetrics,
 }
 
 enum State {
@@ -71,6 +73,7 @@ impl Link {
             expected: AtomicUsize::new(0),
             streams: AtomicU32::new(0),
             suspect: AtomicBool::new(false),
+            metrics: LinkMetrics::new(),
         }
     }
 
@@ -129,10 +132,12 @@ impl Link {
             Ok(peer) => {
                 self.suspect.store(false, Ordering::Relaxed);
                 *self.lock() = State::Up(peer.clone());
+                self.metrics.connected();
                 Ok(peer)
             }
             Err(error) => {
                 self.failed(&error);
+                self.metrics.failed();
                 Err(error)
             }
         }
@@ -176,6 +181,7 @@ impl Link {
         let mut state = self.lock();
         if matches!(&*state, State::Up(peer) if peer.id() == lost.id()) {
             *state = State::Down { attempts: 0, next: Time::ZERO, error: error.clone() };
+            self.metrics.lost();
         }
     }
 

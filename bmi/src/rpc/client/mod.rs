@@ -22,6 +22,7 @@ pub use self::link::LinkState;
 pub use self::request::{Reply, Request};
 pub use self::stream::Stream;
 use super::addrs::IntoAddrs;
+use super::metrics::ClientMetrics;
 use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, Place, permits, place};
 use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions};
 
@@ -66,6 +67,7 @@ struct Inner {
     /// Bytes of replies, in units of [`permits`].
     bytes: Semaphore,
     closed: AtomicBool,
+    metrics: ClientMetrics,
 }
 
 impl Client {
@@ -108,6 +110,13 @@ impl Client {
     /// Returns the addresses, each with the state of its connection.
     pub fn links(&self) -> Vec<(Addr, LinkState)> {
         self.inner.links.iter().map(|link| (link.addr.clone(), link.state())).collect()
+    }
+
+    /// Brings what the endpoints have counted so far to the recorder; see [`crate::rpc::metrics`].
+    #[cfg(feature = "metrics")]
+    pub fn sample(&self) {
+        let handles = self.inner.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        self.inner.metrics.engines.sample(handles.iter().map(|(_, handle)| handle));
     }
 
     /// Ends all connections, after what was sent on them, and all calls in flight.
@@ -197,6 +206,7 @@ impl ClientBuilder {
             calls: Semaphore::new(settings.max_calls.min(Semaphore::MAX_PERMITS)),
             bytes: Semaphore::new(permits(settings.max_bytes)),
             closed: AtomicBool::new(false),
+            metrics: ClientMetrics::new(),
             settings,
         };
         Client { inner: Arc::new(inner) }

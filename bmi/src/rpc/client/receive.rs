@@ -127,6 +127,7 @@ impl<'a> Receiving<'a> {
                 Box::pin(self.fetch(number, head.data)).await.map_err(sent)?
             }
         };
+        self.client.metrics.received(end - REPLY_HEAD, head.data);
         Ok(Reply { bytes: bytes.slice(REPLY_HEAD..end), data, data_len: head.data })
     }
 

@@ -120,12 +120,16 @@ impl Request {
     }
 
     async fn make(mut self) -> Result<Reply, Error> {
-        let (span, trace) = of_call();
+        let (client, (span, trace)) = (Arc::clone(&self.client), of_call());
         self.set_trace(trace);
-        self.make_it().instrument(span).await
+        let in_flight = client.metrics.begin();
+        let made = self.attempt().instrument(span).await;
+        in_flight.end(made.as_ref().err().map(Error::kind));
+        made
     }
 
-    async fn make_it(mut self) -> Result<Reply, Error> {
+    /// Makes the call, and makes it again as long as that may help.
+    async fn attempt(mut self) -> Result<Reply, Error> {
         if self.into.as_ref().is_some_and(MemList::is_read_only) {
             let text = "the memory for the reply is read-only: use Memory::zeroed";
             return Err(Error::new(ErrorKind::Invalid, text).during("call"));
@@ -161,6 +165,7 @@ impl Request {
                 client.any_handle()?.sleep(pause.max(FIRST_PAUSE)).await?;
             }
             pause = (pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE);
+            client.metrics.repeated();
         }
     }
 
@@ -186,6 +191,7 @@ impl Request {
             (None, None, None) => Body::None,
         };
         let call = peer.call(&self.message, body, Options::by(deadline)).map_err(unsent)?;
+        self.client.metrics.sent(self.message.len() - REQUEST_HEAD, self.data.as_ref().map_or(0, MemList::len));
         let reply = call.reply().await.map_err(|error| Failure { error, from: From::Connection })?;
         receiving.take(reply, buffer.take()).await
     }

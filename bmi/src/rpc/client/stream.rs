@@ -142,10 +142,16 @@ impl Stream {
                 }
                 Err(error) => return Err(error),
             };
+            client.metrics.sent(message.len() - REQUEST_HEAD, 0);
             let own = link.clone();
             let outcome = begin(async move {
-                let reply = call.reply().await.map_err(|error| Failure { error, from: From::Connection })?;
-                own.receiving().take(reply, None).await
+                let in_flight = own.client.metrics.begin();
+                let ended = match call.reply().await {
+                    Ok(reply) => own.receiving().take(reply, None).await,
+                    Err(error) => Err(Failure { error, from: From::Connection }),
+                };
+                in_flight.end(ended.as_ref().err().map(|failure| failure.error.kind()));
+                ended
             });
             return Ok(Stream {
                 link,
@@ -263,6 +269,7 @@ impl Stream {
             let kind = RequestKind::Stream { stream, event };
             let head = RequestHead { kind, time_us: receiving.time_us(), trace: None }.encode();
             let body = body(offered.as_ref().map(Offered::list));
+            link.client.metrics.sent(0, if let Body::Out(part) = &body { part.len() } else { 0 });
             let call = link.peer.call(&head, body, Options::by(link.deadline)).map_err(unsent)?;
             let reply = call.reply().await.map_err(|error| Failure { error, from: From::Connection })?;
             receiving.take(reply, offered).await

@@ -15,9 +15,9 @@ use bmi_core::runtime::Instant;
 use futures_util::future::select;
 
 use super::answers::{acknowledge, fail};
+use super::calls::data_len;
 use super::held::Held;
 use super::reply::{Replying, answer};
-use crate::paths::Direction;
 use crate::rpc::Trace;
 use crate::rpc::wire::REPLY_HEAD;
 use crate::{Addr, Bytes, Error, ErrorKind, MemList, Memory};
@@ -39,9 +39,8 @@ impl Call {
     pub(super) fn new(held: &Held, request: Range<usize>, trace: Option<Trace>) -> Call {
         held.look(|call| {
             let request = call.request_bytes().slice(request);
-            let data = if call.direction() == Some(Direction::Write) { call.len() } else { 0 };
             let taken = AtomicBool::new(false);
-            Call { held: held.clone(), request, peer: call.peer().clone(), data, trace, taken }
+            Call { held: held.clone(), request, peer: call.peer().clone(), data: data_len(call), trace, taken }
         })
     }
 
@@ -109,12 +108,13 @@ impl Call {
             }
             let Some(part) = stream.part().await? else { return Ok(None) };
             let (call, options) = (part.call(), self.held.options());
-            let len = if call.direction() == Some(Direction::Write) { call.len() } else { 0 };
+            let len = data_len(call);
             self.held.reserve(len).await?;
             let memory = Memory::zeroed(usize::try_from(len).expect("within the limit of a call"))?;
             if len > 0 {
                 call.fetch(0, &memory, options).await?;
             }
+            self.held.shared().metrics.received(len);
             // It is not lost if this is dropped now.
             stream.keep_fetched(memory.into_bytes());
             acknowledge(part.take(), options).await?;
@@ -183,6 +183,7 @@ impl Call {
     /// Those of sending the reply.
     pub async fn refuse(self, text: impl Into<String>) -> Result<(), Error> {
         let call = self.held.take()?;
+        self.held.refuse();
         Box::pin(fail(call, Error::new(ErrorKind::Invalid, text), false)).await;
         Ok(())
     }

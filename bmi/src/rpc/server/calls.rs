@@ -36,6 +36,7 @@ use super::held::Held;
 use super::streams::Open;
 use super::watch::Running;
 use super::{Call, Shared};
+use crate::paths::Direction;
 use crate::rpc::Trace;
 use crate::rpc::trace::of_handler;
 use crate::rpc::wire::{RequestHead, RequestKind, StreamEvent};
@@ -145,7 +146,7 @@ impl<H: Handler> Calls<H> {
                 };
                 self.admit(Arrival { call, deadline, max_reply, request, trace, stream: Some(open) });
             }
-            RequestKind::Stream { stream, event } => match self.too_large(call.len()) {
+            RequestKind::Stream { stream, event } => match self.too_large(data_len(&call)) {
                 Some(error) if matches!(event, StreamEvent::Part { .. }) => {
                     self.shared.streams.note(peer, stream, StreamEvent::Close, None);
                     self.refuse(call, error);
@@ -172,7 +173,7 @@ impl<H: Handler> Calls<H> {
         if self.shared.watch.is_stopped() {
             return self.refuse(arrival.call, Error::new(ErrorKind::Refused, "the server is shutting down"));
         }
-        if let Some(error) = self.too_large(arrival.call.len()) {
+        if let Some(error) = self.too_large(data_len(&arrival.call)) {
             return self.refuse(arrival.call, error);
         }
         let peer = arrival.call.peer().id();
@@ -200,7 +201,9 @@ impl<H: Handler> Calls<H> {
         (data > most).then(|| Error::new(ErrorKind::TooLarge, text()))
     }
 
+    /// Refuses a call whose handler has not begun.
     fn refuse(self: &Arc<Self>, call: Incoming<AnyThread>, error: Error) {
+        self.shared.metrics.refused(error.kind());
         self.aside(call.peer().id(), refuse(call, error));
     }
 
@@ -275,6 +278,7 @@ impl<H: Handler> Calls<H> {
         if waiting.is_empty() {
             return;
         }
+        waiting.iter().for_each(|_| self.shared.metrics.refused(ErrorKind::Refused));
         // At most as many as may wait.
         let running = Running::of(&self.shared);
         self.runtime.spawn(async move {
@@ -291,6 +295,11 @@ impl Places {
         self.waiting -= 1;
         Some(arrival)
     }
+}
+
+/// Returns the length of the data that comes with a call. Memory for the data of the reply is none.
+pub(super) fn data_len(call: &Incoming<AnyThread>) -> u64 {
+    if call.direction() == Some(Direction::Write) { call.len() } else { 0 }
 }
 
 /// Returns when the server's part of a call ends, which has `time_us` from `now` on.
@@ -323,8 +332,10 @@ async fn handle<H: Handler>(calls: &Calls<H>, mut arrival: Arrival) {
     let peer = arrival.call.peer().clone();
     let late = || Error::new(ErrorKind::TimedOut, "the call's deadline passed at the server");
     if Instant::now().time() >= deadline {
+        calls.shared.metrics.refused(ErrorKind::TimedOut);
         return Box::pin(refuse(arrival.call, late())).await;
     }
+    let in_flight = calls.shared.metrics.begin(request.len(), data_len(&arrival.call));
     let open = arrival.stream.take();
     let held = Held::new(arrival, Arc::clone(&calls.shared), open.as_ref().map(Open::begin));
     // The call to the handler is guarded too: it may panic before there is a future.
@@ -349,7 +360,14 @@ async fn handle<H: Handler>(calls: &Calls<H>, mut arrival: Arrival) {
         None => late(),
     };
     drop(open);
-    if let Some(call) = held.unanswered() {
+    let unanswered = held.unanswered();
+    let failure = match &ended {
+        Some(Ok(Ok(()))) if held.is_refused() => Some(ErrorKind::Invalid),
+        Some(Ok(Ok(()))) if unanswered.is_none() => None,
+        _ => Some(why(&ended).kind()),
+    };
+    in_flight.end(failure);
+    if let Some(call) = unanswered {
         let error = why(&ended);
         // It is rare, and its future is large.
         Box::pin(fail(call, error, false)).await;

@@ -1,6 +1,7 @@
 //! A call while its handler runs.
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bmi_core::{AnyThread, Time};
@@ -27,13 +28,16 @@ struct Inner {
     stream: Option<Arc<Stream>>,
     /// Permits for the data that the handler has taken.
     permits: Mutex<usize>,
+    /// The handler has said that the request is wrong.
+    refused: AtomicBool,
 }
 
 impl Held {
     pub(super) fn new(arrival: Arrival, shared: Arc<Shared>, stream: Option<Arc<Stream>>) -> Held {
         let Arrival { call, deadline, max_reply, .. } = arrival;
         let (call, permits) = (Mutex::new(Some(call)), Mutex::new(0));
-        Held(Arc::new(Inner { call, shared, deadline, max_reply, stream, permits }))
+        let refused = AtomicBool::new(false);
+        Held(Arc::new(Inner { call, shared, deadline, max_reply, stream, permits, refused }))
     }
 
     /// Looks at a call that is new.
@@ -82,6 +86,15 @@ impl Held {
 
     pub(super) fn stream(&self) -> Option<&Stream> {
         self.0.stream.as_deref()
+    }
+
+    /// Notes that the handler says that the request is wrong.
+    pub(super) fn refuse(&self) {
+        self.0.refused.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.0.refused.load(Ordering::Relaxed)
     }
 
     pub(super) fn shared(&self) -> &Shared {

@@ -23,6 +23,7 @@ pub use self::reply::Replying;
 use self::streams::Streams;
 use self::watch::Watch;
 use super::addrs::IntoAddrs;
+use super::metrics::ServerMetrics;
 use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, GRACE, permits};
 use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions};
 
@@ -51,6 +52,7 @@ pub(super) struct Shared {
     streams: Arc<Streams>,
     watch: Watch,
     serving: AtomicBool,
+    metrics: ServerMetrics,
 }
 
 /// The limits of a server. [`Server::builder`] sets them.
@@ -128,6 +130,12 @@ impl Server {
         let _stop = Stop { shared: Arc::clone(&self.shared), calls, tasks };
         // It ends when the endpoints are closed.
         accepting.await
+    }
+
+    /// Brings what the endpoints have counted so far to the recorder; see [`crate::rpc::metrics`].
+    #[cfg(feature = "metrics")]
+    pub fn sample(&self) {
+        self.shared.metrics.engines.sample(&*self.shared.handle());
     }
 
     /// Takes no more calls, and waits until those that have begun have ended, for `limit` at most.
@@ -226,6 +234,7 @@ impl ServerBuilder {
             streams: Arc::default(),
             watch: Watch::default(),
             serving: AtomicBool::new(false),
+            metrics: ServerMetrics::new(),
         };
         Ok(Server { shared: Arc::new(shared) })
     }

@@ -81,6 +81,7 @@ pub(super) async fn answer(
         Box::pin(fail(call, error.clone(), false)).await;
         return Err(error);
     }
+    held.shared().metrics.sent(len, bytes);
     let head = |place| {
         let len = u32::try_from(len).expect("within a message");
         ReplyHead { error: None, not_begun: false, place, len, data: bytes }.encode()

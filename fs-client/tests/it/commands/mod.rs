@@ -4,6 +4,7 @@ mod accidents;
 mod cli;
 mod control;
 mod descriptors;
+mod metrics;
 mod put;
 mod restore;
 mod trees;

@@ -33,6 +33,7 @@ proptest! {
             Ok(ReplyBody::Iod(_)) => prop_assert!(bytes.len() <= crate::limits::REPLY_ROOM),
             _ => {}
         }
+        prop_assert_eq!(is_error(&bytes), reply.result.is_err());
         prop_assert_eq!(decode_reply(&bytes).unwrap(), reply);
     }
 

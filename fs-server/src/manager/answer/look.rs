@@ -8,6 +8,7 @@ use fs_proto::{ClusterInfo, FsError, IodInfo, ManagerReply, ManagerRequest, Mana
 
 use crate::manager::Manager;
 use crate::manager::commit::lookups;
+use crate::metrics::{UP, Values, of_manager};
 use crate::service::Session;
 
 impl Manager {
@@ -34,6 +35,15 @@ impl Manager {
                 return Ok(reply);
             }
         }
+    }
+
+    /// Returns what is sampled of the manager.
+    pub(in crate::manager) async fn values(&self) -> Values {
+        let stat = self.look(0, &ManagerRequest::Statfs, 0).await;
+        let mut values = if let Ok(ManagerReply::Stat(stat)) = stat { of_manager(&stat) } else { Vec::new() };
+        let (members, now) = (self.members.borrow(), self.endpoint.now());
+        values.push((UP, (0..self.iods()).filter(|iod| members.is_up(*iod, now)).count() as u64));
+        values
     }
 
     /// Returns a page of a backup.
