@@ -3,7 +3,9 @@
 mod bed;
 mod limits;
 mod links;
+mod misuse;
 mod outcomes;
+mod processes;
 mod runtime;
 mod streams;
 mod traces;
