@@ -92,12 +92,15 @@ async fn eventually(holds: impl Fn() -> bool) {
 /// The server's part: does what requests say until it is killed.
 async fn serve(addr: &str) {
     // The address is that of a server that was killed.
-    let server = loop {
-        match Server::bind(addr).await {
-            Ok(server) => break server,
-            Err(_) => bmi::sleep(Duration::from_millis(10)).await,
+    let mut server = Server::bind(addr).await;
+    for _ in 0..500 {
+        if server.is_ok() {
+            break;
         }
-    };
+        bmi::sleep(Duration::from_millis(10)).await;
+        server = Server::bind(addr).await;
+    }
+    let server = server.expect("a server");
     let begun = Arc::new(AtomicU64::new(0));
     let (server, addr) = start(server, move |call| obey(call, Arc::clone(&begun)));
     println!("\nready {addr}");
