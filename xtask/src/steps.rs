@@ -195,12 +195,12 @@ fn package(root: &Path) -> Result<Totals, Failure> {
     Invocation::cargo(root, "package --no-verify --allow-dirty --offline --quiet").args(&select(names)).run(CARGO_LIMIT)
 }
 
-/// Goes through all that publishing the crates needs, but for the upload. Beyond `package` it checks
-/// their order, that each dependency is published or is about to be, and that the registry takes
-/// their metadata. Without a registry, the step is skipped.
+/// Goes through all that publishing the crates needs, but for the upload. Beyond `package`, it asks
+/// the registry for what they depend on, and finds the order in which to publish them. Without a
+/// registry, the step is skipped.
 ///
-/// It does not build the packages: they would be built as each was unpacked, dependencies and all,
-/// and from the same files that the other steps build.
+/// It does not build the packages: each would be built with all that it depends on, once more, from
+/// the same files that the other steps build.
 fn publish(root: &Path) -> Result<Totals, Failure> {
     let dry_run = Invocation::cargo(root, "publish --workspace --dry-run --no-verify --allow-dirty");
     match dry_run.captured(CARGO_LIMIT) {
