@@ -206,6 +206,7 @@ impl Service<http::Request<Body>> for Store {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "a program that ends by itself")]
 async fn serve(case: Case) -> Outcome<()> {
     let (at, end) = (SocketAddr::from((Ipv4Addr::LOCALHOST, case.port)), Arc::new(Notify::new()));
     let server = Server::builder()
@@ -255,6 +256,7 @@ impl Connection {
 }
 
 /// Calls from all tasks for so long. Returns the number of calls, and the seconds that they took.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
 async fn calls(channel: &Channel, case: &Case, time: Duration) -> Outcome<(f64, f64)> {
     let (begin, mut tasks) = (Instant::now(), JoinSet::new());
     for _ in 0..case.depth {
