@@ -210,11 +210,12 @@ const ALONE: &str = "BMI_TEST_ALONE";
 ///     }
 /// ```
 ///
-/// `here` is a closure without effect. The name of its type has the name of the test.
+/// `here` is a closure of the test, which is not called. The name of its type has the name of the
+/// test.
 ///
 /// # Panics
 /// If the test fails in the other process.
-pub fn alone<F: Fn()>(_here: F) -> bool {
+pub fn alone<F>(_here: F) -> bool {
     if std::env::var_os(ALONE).is_some() {
         return true;
     }

@@ -36,6 +36,7 @@ Examples:
   bmi-perf here --over tcp --interface endpoint,thread     what a handle for several threads costs
   bmi-perf here --over tcp --test call-write,call-read     the four paths, and the one that is chosen
   bmi-perf here --test tokio-read,tokio-write              programs on tokio, beside plain sockets
+  bmi-perf here --test tokio-read,tokio-write --peers tonic    and beside tonic
   bmi-perf here --over shm --peers ucx,libfabric           beside programs of other libraries
   bmi-perf here --sample                                   one line a row: what `cargo xtask compare` reads
   bmi-perf run 198.18.0.1 --test latency,bandwidth --size 8..1M*8 --html report.html"
@@ -134,7 +135,9 @@ pub(crate) struct Here {
     /// The processors that the server's threads run on, one after the other: 0,2-3.
     #[arg(long, value_name = "LIST")]
     server_cpu_list: Option<String>,
-    /// Programs of other libraries to measure beside, if they are installed.
+    /// Programs of other libraries to measure beside, if they are installed. Calls over tonic are
+    /// measured if its program is in PATH or beside this one: cargo build --release
+    /// --manifest-path bmi-perf/tonic/Cargo.toml --target-dir target.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "LIST")]
     peers: Vec<Peer>,
     /// Measure each row briefly, without baselines. Print JSON: a name, a value and a unit for

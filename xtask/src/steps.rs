@@ -37,6 +37,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("clippy", "no warnings, over all targets and features", clippy),
     step("rustdoc", "the documentation builds without warnings", rustdoc),
     step("package", "cargo makes a package of every crate that other projects use", package),
+    step("publish", "cargo would publish every crate that other projects use; nothing is published", publish),
     step("portable", "the libraries with the lowest Rust version, for Linux on aarch64 and for macOS", portable),
     step("build", "all programs and all tests build, once, for the steps below", |root| build(root).map(|()| NOTHING)),
     step("tests", "unit, property, conformance and file system tests", tests),
@@ -192,6 +193,29 @@ fn clippy(root: &Path) -> Result<Totals, Failure> {
 fn package(root: &Path) -> Result<Totals, Failure> {
     let names = public(root)?.into_iter().map(|package| package.name);
     Invocation::cargo(root, "package --no-verify --allow-dirty --offline --quiet").args(&select(names)).run(CARGO_LIMIT)
+}
+
+/// Goes through all that publishing the crates needs, but for the upload. Beyond `package`, it asks
+/// the registry for what they depend on, and finds the order in which to publish them. Without a
+/// registry, the step is skipped.
+///
+/// It does not build the packages: each would be built with all that it depends on, once more, from
+/// the same files that the other steps build.
+fn publish(root: &Path) -> Result<Totals, Failure> {
+    let dry_run = Invocation::cargo(root, "publish --workspace --dry-run --no-verify --allow-dirty");
+    match dry_run.captured(CARGO_LIMIT) {
+        (Ok(()), _) => Ok(NOTHING),
+        (Err(_), said) if has_no_registry(&said) => Err(Failure::skip(
+            "the registry cannot be reached, and `cargo publish` asks it even if it publishes nothing",
+        )),
+        (Err(failure), said) => Err(Failure { reason: format!("{failure}\n{said}"), ..failure }),
+    }
+}
+
+/// Returns true if cargo has said that it cannot reach the registry, whose first file this is, or
+/// must not.
+fn has_no_registry(said: &str) -> bool {
+    ["download of config.json failed", "--offline was specified"].iter().any(|why| said.contains(why))
 }
 
 /// Checks the crates that other projects use with the lowest version of Rust that they state, and
@@ -390,6 +414,13 @@ mod tests {
             assert_eq!(parse_step(step.name).map(|found| found.name), Ok(step.name));
         }
         assert!(parse_step("no-such-step").is_err_and(|why| why.contains("fmt, clippy")));
+    }
+
+    #[test]
+    fn a_registry_that_cannot_be_reached_is_no_failure_and_a_bad_manifest_is() {
+        assert!(has_no_registry("error: download of config.json failed\n\nCaused by:\n  [7] Could not connect"));
+        assert!(has_no_registry("error: attempting to make an HTTP request, but --offline was specified"));
+        assert!(!has_no_registry("error: all dependencies must have a version requirement specified"));
     }
 
     #[test]

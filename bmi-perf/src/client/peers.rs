@@ -1,18 +1,21 @@
 //! Programs of other libraries, measured beside this one on the same host: `ucx_perftest`,
-//! `fi_pingpong`, and the programs of `perftest`, where they are installed.
+//! `fi_pingpong`, and the programs of `perftest`, where they are installed; `bmi-perf-tonic`, where
+//! it was built (`bmi-perf/tonic`). A program is looked for beside this one, and in the `PATH`.
 //!
 //! **How.** A program runs as a server and as a client. That takes most of a second, so it is done
 //! only in every [`EVERY`]th round. Where a library has several settings, the best of them counts.
 //!
 //! **Other conditions.** These programs use one buffer again and again, and do not write it. Over
 //! shared memory its lines stay in the receiver's cache, so they look too good. Each counts what is
-//! in flight in its own way. So their rows are baselines of which little is claimed.
+//! in flight in its own way. So their rows are baselines of which little is claimed. The calls over
+//! tonic are those of [`crate::work`]'s tasks; a process warms up for a part of its time.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use bmi_report::{Kind, Row, Step, Unit};
+use bmi_report::{Cost, Kind, Row, Step, Unit};
 use clap::ValueEnum;
 
 use crate::case::{Case, Over, Test, Waiting};
@@ -28,6 +31,8 @@ const PORT: &str = "13377";
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 const MIB: f64 = 1_048_576.0;
+/// How long calls over tonic are measured, without their warm-up.
+const TONIC_MS: u32 = 500;
 
 /// Another library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -38,6 +43,8 @@ pub(crate) enum Peer {
     Libfabric,
     /// `ib_send_lat` and the others of perftest, over verbs.
     Perftest,
+    /// `bmi-perf-tonic`: calls of programs on tokio, over TCP.
+    Tonic,
 }
 
 type Settings = &'static [(&'static str, &'static str)];
@@ -48,6 +55,14 @@ struct Run {
     args: Vec<String>,
     settings: Vec<Settings>,
     figure: fn(&str, &Case) -> Option<f64>,
+    /// What a message takes of the client and of the server.
+    cost: fn(&str) -> Option<[Cost; 2]>,
+}
+
+/// What a program measured.
+struct Figure {
+    value: f64,
+    cost: Option<[Cost; 2]>,
 }
 
 impl Peer {
@@ -56,14 +71,17 @@ impl Peer {
             Peer::Ucx => "ucx",
             Peer::Libfabric => "libfabric",
             Peer::Perftest => "perftest",
+            Peer::Tonic => "tonic",
         }
     }
 
     /// Returns what measures a case, or `None` if this library has nothing of the kind.
     fn run(self, case: &Case) -> Option<Run> {
         let over = case.station.over;
-        let is_plain = case.waiting == Waiting::Polling && (case.station.connections, case.station.threads) == (1, 1);
+        let is_alone = (case.station.connections, case.station.threads) == (1, 1);
+        let is_plain = case.waiting == Waiting::Polling && is_alone;
         match self {
+            Peer::Tonic if is_alone && case.test.has_tasks() && case.station.over == Over::Tcp => Some(tonic(case)),
             _ if !is_plain => None,
             Peer::Ucx if over != Over::Ib => ucx(case),
             Peer::Libfabric if over != Over::Ib => libfabric(case),
@@ -114,7 +132,7 @@ fn ucx(case: &Case) -> Option<Run> {
     };
     let args = words(&format!("-t {test} -f -v -p {PORT} -s {} -n {} -w 100", case.size, number(case)));
     let settings = if case.station.over == Over::Shm { SHM.to_vec() } else { TCP.to_vec() };
-    Some(Run { program: "ucx_perftest", args, settings, figure })
+    Some(Run { program: "ucx_perftest", args, settings, figure, cost: unknown })
 }
 
 fn libfabric(case: &Case) -> Option<Run> {
@@ -128,7 +146,8 @@ fn libfabric(case: &Case) -> Option<Run> {
         Some(if case.test == Test::Latency { seconds } else { case.size as f64 / seconds })
     };
     let args = words(&format!("-p {provider} -e rdm -S {} -I {}", case.size, number(case) / 4 + 16));
-    Some(Run { program: "fi_pingpong", args, settings: vec![&[], &[("FI_SHM_DISABLE_CMA", "1")]], figure })
+    let settings: Vec<Settings> = vec![&[], &[("FI_SHM_DISABLE_CMA", "1")]];
+    Some(Run { program: "fi_pingpong", args, settings, figure, cost: unknown })
 }
 
 fn perftest(case: &Case) -> Option<Run> {
@@ -151,7 +170,26 @@ fn perftest(case: &Case) -> Option<Run> {
     };
     // Without "-F" it does not report if its clock and its processor disagree.
     let args = words(&format!("-F -s {} -n {} {more}", case.size, number(case).min(5000)));
-    Some(Run { program, args, settings: vec![&[]], figure })
+    Some(Run { program, args, settings: vec![&[]], figure, cost: unknown })
+}
+
+fn tonic(case: &Case) -> Run {
+    let test = if case.test == Test::TokioWrite { "write" } else { "read" };
+    let args = words(&format!("{test} {PORT} {} {} {TONIC_MS}", case.size, case.depth));
+    // "RATE calls/s CLIENT SERVER us CLIENT SERVER switches".
+    fn word(printed: &str, at: usize) -> Option<f64> {
+        printed.split_whitespace().nth(at)?.parse().ok()
+    }
+    let figure = |printed: &str, _: &Case| word(printed, 0);
+    let cost = |printed: &str| {
+        let of = |at| Some(Cost { cpu: 1e-6 * word(printed, at)?, switches: word(printed, at + 3)?, calls: None });
+        Some([of(2)?, of(3)?])
+    };
+    Run { program: "bmi-perf-tonic", args, settings: vec![&[]], figure, cost }
+}
+
+fn unknown(_: &str) -> Option<[Cost; 2]> {
+    None
 }
 
 /// A server that is ended after its client, even if the client failed.
@@ -167,16 +205,17 @@ impl Drop for Server {
 
 impl Run {
     /// Runs the program with each of its settings. Returns the best figure.
-    fn best(&self, case: &Case) -> Option<f64> {
-        let better = if case.test.unit() == Unit::Seconds { f64::min } else { f64::max };
-        self.settings.iter().filter_map(|settings| self.once(settings, case)).reduce(better)
+    fn best(&self, program: &Path, case: &Case) -> Option<Figure> {
+        let is_better = |a: &Figure, b: &Figure| (a.value < b.value) == (case.test.unit() == Unit::Seconds);
+        let figures = self.settings.iter().filter_map(|settings| self.once(program, settings, case));
+        figures.reduce(|a, b| if is_better(&a, &b) { a } else { b })
     }
 
     #[expect(clippy::disallowed_methods, reason = "a benchmark waits for another program to listen")]
-    fn once(&self, settings: Settings, case: &Case) -> Option<f64> {
+    fn once(&self, program: &Path, settings: Settings, case: &Case) -> Option<Figure> {
         let start = |more: &[&str]| {
             let mut command = Command::new("timeout");
-            command.args([LIMIT, self.program]).args(&self.args).args(more);
+            command.arg(LIMIT).arg(program).args(&self.args).args(more);
             command.env("UCX_WARN_UNUSED_ENV_VARS", "n").envs(settings.iter().copied());
             command.stdin(Stdio::null()).stderr(Stdio::null());
             command
@@ -186,7 +225,8 @@ impl Run {
             std::thread::sleep(PAUSE);
             let output = start(&[HOST]).output().ok()?;
             if output.status.success() {
-                return (self.figure)(&String::from_utf8_lossy(&output.stdout), case);
+                let printed = String::from_utf8_lossy(&output.stdout);
+                return Some(Figure { value: (self.figure)(&printed, case)?, cost: (self.cost)(&printed) });
             }
         }
         None
@@ -210,11 +250,11 @@ impl Peers {
         let is_due = round.is_multiple_of(EVERY) && round < MOST * EVERY;
         for peer in self.wanted.iter().copied().filter(|_| is_due) {
             let Some(run) = peer.run(case) else { continue };
-            if !is_installed(run.program) {
+            let Some(program) = found(run.program) else {
                 self.missing.push(format!("{} is not installed: {} is left out", run.program, peer.name()));
                 continue;
-            }
-            let Some(value) = run.best(case) else {
+            };
+            let Some(figure) = run.best(&program, case) else {
                 self.missing.push(format!("{} did not measure {}", run.program, case.row().what()));
                 continue;
             };
@@ -223,7 +263,10 @@ impl Peers {
                 kind: Kind::Baseline,
                 ..case.row()
             });
-            row.rounds.push(Step { round, value });
+            row.rounds.push(Step { round, value: figure.value });
+            // Of the rounds, the last one's.
+            let roles = ["client", "server"].map(str::to_owned);
+            row.cost.extend(roles.into_iter().zip(figure.cost.into_iter().flatten()));
         }
     }
 
@@ -246,9 +289,12 @@ pub(super) fn beside(group: &[Case]) -> impl Iterator<Item = Case> {
     (0..group.len()).filter(is_first).map(|at| group[at]).filter(|case| case.station.over.is_library())
 }
 
-fn is_installed(program: &str) -> bool {
+/// Looks for a program beside this one, and in the `PATH`.
+fn found(program: &str) -> Option<PathBuf> {
+    let own = std::env::current_exe().ok();
+    let beside = own.iter().filter_map(|own| own.parent()).map(Path::to_owned);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    beside.chain(std::env::split_paths(&path)).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
 #[cfg(test)]
@@ -279,6 +325,14 @@ mod tests {
         let bw = " #bytes #iterations peak average\n 64 1000 49.10 48.00 0.78\n";
         assert_eq!(figure(Peer::Perftest, &over(Over::Ib, Test::WriteBandwidth), bw), Some(48.0 * MIB));
         assert_eq!(figure(Peer::Perftest, &over(Over::Ib, Test::Latency), "nothing"), None);
+        let calls = Case { waiting: Waiting::Sleeping, ..over(Over::Tcp, Test::TokioWrite) };
+        let printed = "7945.5 calls/s 74.5 51 us 2 1.5 switches\n";
+        assert_eq!(figure(Peer::Tonic, &calls, printed), Some(7945.5));
+        let tonic = Peer::Tonic.run(&calls).unwrap();
+        let [client, server] = (tonic.cost)(printed).unwrap();
+        assert_eq!((client.cpu, client.switches, server.cpu, server.switches), (74.5e-6, 2.0, 51e-6, 1.5));
+        assert_eq!(((tonic.cost)("7945.5 calls/s 74.5 51 us\n"), (tonic.cost)("")), (None, None));
+        assert_eq!(tonic.args, ["write", PORT, "64", &calls.depth.to_string(), &TONIC_MS.to_string()]);
     }
 
     #[test]
@@ -286,6 +340,8 @@ mod tests {
         assert!(Peer::Ucx.run(&over(Over::Ib, Test::Latency)).is_none());
         assert!(Peer::Perftest.run(&over(Over::Shm, Test::Latency)).is_none());
         assert!(Peer::Libfabric.run(&over(Over::Shm, Test::ReadBandwidth)).is_none());
+        assert!(Peer::Tonic.run(&over(Over::Tcp, Test::Latency)).is_none());
+        assert!(Peer::Tonic.run(&over(Over::Shm, Test::TokioRead)).is_none());
         let sleeping = Case { waiting: Waiting::Sleeping, ..over(Over::Shm, Test::Latency) };
         assert!(Peer::Ucx.run(&sleeping).is_none());
     }

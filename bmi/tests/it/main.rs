@@ -5,7 +5,9 @@ mod limits;
 mod links;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod misuse;
 mod outcomes;
+mod processes;
 mod runtime;
 mod streams;
 #[cfg(feature = "tower")]
