@@ -4,7 +4,8 @@
 //! value. A snapshot is one call, whose data goes from the memory of one node to that of the other
 //! over shared memory and verbs.
 //!
-//! No error is openraft's `Unreachable`, after which openraft pauses. The pauses are the client's.
+//! No error is openraft's `Unreachable`. Openraft pauses after that, in a `select!` whose order is
+//! random, and a run in a world could not be repeated.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -26,6 +27,8 @@ use crate::node::Node;
 
 /// The longest snapshot, in bytes.
 const MOST_DATA: u64 = 1 << 30;
+/// The pause after a call that failed.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a call asks for.
 #[derive(Serialize, Deserialize)]
@@ -57,13 +60,20 @@ impl RaftNetworkFactory<Types> for Network {
 pub struct Peer(Client);
 
 impl Peer {
-    /// Every request of Raft may arrive twice.
+    /// Every request of Raft may arrive twice. Openraft repeats what failed at once, and the client
+    /// fails at once while it waits to connect again. So the pause is here.
     async fn ask<A>(&self, question: &Question, data: Bytes, time: Duration) -> Result<A, NetworkError>
     where
         A: DeserializeOwned,
     {
         let asked = async { self.0.ask(question)?.data(data).timeout(time).idempotent().await?.decode() };
-        asked.await.map_err(|error: Error| NetworkError::new(&error))
+        match asked.await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                bmi::sleep(PAUSE).await;
+                Err(NetworkError::new(&error))
+            }
+        }
     }
 }
 
