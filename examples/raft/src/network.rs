@@ -18,12 +18,12 @@ use openraft::error::{Fatal, NetworkError, RPCError, RaftError, ReplicationClose
 use openraft::network::{RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use openraft::{BasicNode, OptionalSend, Snapshot, SnapshotMeta, Vote};
+use serde::Deserialize;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::Deserialize;
 
 use crate::Types;
-use crate::node::Node;
+use crate::node::{Answer, Node};
 
 /// The longest snapshot, in bytes.
 const MOST_DATA: u64 = 1 << 30;
@@ -39,27 +39,45 @@ pub(crate) enum Question {
     /// The data is the snapshot.
     Snapshot(Vote<u64>, SnapshotMeta<u64, BasicNode>),
     /// The data is the value.
-    Put { key: u64 },
+    Put {
+        key: u64,
+    },
     /// The reply's data is the value.
-    Get { key: u64 },
+    Get {
+        key: u64,
+    },
 }
 
 /// The calls of a node to others: a client for each.
 #[derive(Default)]
-pub struct Network(BTreeMap<String, Client>);
+pub struct Network(BTreeMap<String, Peer>);
 
 impl RaftNetworkFactory<Types> for Network {
     type Network = Peer;
 
     async fn new_client(&mut self, _: u64, node: &BasicNode) -> Peer {
-        Peer(self.0.entry(node.addr.clone()).or_insert_with(|| Client::new(&node.addr)).clone())
+        self.0.entry(node.addr.clone()).or_insert_with(|| Peer::new(&node.addr)).clone()
     }
 }
 
 /// Another node.
+#[derive(Clone)]
 pub struct Peer(Client);
 
 impl Peer {
+    /// Connects to a node when that is needed.
+    pub fn new(addr: &str) -> Peer {
+        Peer(Client::new(addr))
+    }
+
+    /// Sets a value at this node, if it is the leader.
+    ///
+    /// # Errors
+    /// Those of a call.
+    pub async fn put(&self, key: u64, value: Bytes, time: Duration) -> Result<Answer, NetworkError> {
+        self.ask(&Question::Put { key }, value, time).await
+    }
+
     /// Every request of Raft may arrive twice. Openraft repeats what failed at once, and the client
     /// fails at once while it waits to connect again. So the pause is here.
     async fn ask<A>(&self, question: &Question, data: Bytes, time: Duration) -> Result<A, NetworkError>

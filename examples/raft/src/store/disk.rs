@@ -19,6 +19,8 @@ pub enum Bug {
     VoteInMemory,
     /// An entry is called durable a while before it is on the disk.
     EarlyAcknowledgement,
+    /// A snapshot lacks the newest key.
+    ShortSnapshot,
 }
 
 /// The disk of a node. A clone is another handle to it.

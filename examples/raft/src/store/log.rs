@@ -26,11 +26,12 @@ impl LogStore {
     pub fn open(disk: Disk) -> LogStore {
         let mut files = disk.files();
         match disk.bug {
-            Bug::None => {}
+            Bug::None | Bug::ShortSnapshot => {}
             Bug::VoteInMemory => files.vote = None,
             Bug::EarlyAcknowledgement => {
                 let late_from = files.late_from;
                 files.entries.split_off(&late_from);
+                files.committed = None;
             }
         }
         drop(files);

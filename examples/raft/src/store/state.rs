@@ -12,7 +12,7 @@ use openraft::{
 };
 use tokio::sync::Notify;
 
-use super::disk::Disk;
+use super::disk::{Bug, Disk};
 use crate::{Put, Types};
 
 type Result<T> = std::result::Result<T, StorageError<u64>>;
@@ -154,11 +154,11 @@ impl RaftStateMachine<Types> for StateMachine {
 impl RaftSnapshotBuilder<Types> for StateMachine {
     async fn build_snapshot(&mut self) -> Result<Snapshot<Types>> {
         let state = self.state();
-        let encoded = postcard::to_stdvec(&state.values);
+        let kept = state.values.len() - usize::from(self.disk.bug == Bug::ShortSnapshot);
+        let encoded = postcard::to_stdvec(&state.values.iter().take(kept).collect::<BTreeMap<_, _>>());
         let bytes = Bytes::from(encoded.map_err(|error| StorageIOError::write_snapshot(None, AnyError::new(&error)))?);
         let snapshot_id = state.applied.map_or_else(String::new, |applied| applied.to_string());
-        let meta =
-            SnapshotMeta { last_log_id: state.applied, last_membership: state.membership.clone(), snapshot_id };
+        let meta = SnapshotMeta { last_log_id: state.applied, last_membership: state.membership.clone(), snapshot_id };
         self.disk.files().snapshot = Some((meta.clone(), bytes.clone()));
         Ok(Snapshot { meta, snapshot: Box::new(bytes) })
     }

@@ -38,12 +38,7 @@ struct Running {
 }
 
 impl Running {
-    async fn start(
-        id: u64,
-        members: &Members,
-        disk: Disk,
-        observer: Option<Observer>,
-    ) -> Result<Running, Error> {
+    async fn start(id: u64, members: &Members, disk: Disk, observer: Option<Observer>) -> Result<Running, Error> {
         let server = network::bind(&members[&id].addr).await?;
         let node = Node::start(id, members.clone(), config(), Network::default(), disk, observer).await?;
         Ok(Running { node, server })
