@@ -113,8 +113,8 @@ struct TestArgs {
     #[arg(long)]
     list: bool,
     /// Run all behaviours of the conformance suite over all configurations, and not only those that
-    /// `bmi-conformance/src/suite/table.rs` lists; more seeds of the cluster, and ten thousand
-    /// power failures of a store.
+    /// `bmi-conformance/src/suite/table.rs` lists; more seeds of the cluster, ten thousand power
+    /// failures of a store, and the Raft cluster of `examples/raft`.
     #[arg(long)]
     full: bool,
 }

@@ -49,6 +49,7 @@ pub(crate) const STEPS: &[Step] = &[
     on_request(step("digests", "the sweeps' digests are the same in debug and in release", digests::step)),
     step("doctests", "the examples in the documentation", doctests),
     step("examples", "every program of examples/ that needs no arguments runs to a good end", examples),
+    step("raft", "a Raft cluster over calls, examples/raft: outside of the workspace; with --full", raft),
     step("main-job", "the A/B run on a small tree, over every transport here and in the simulator", main_job),
     step("storm", "commands of the file system while its servers are killed, compared with a model", storm),
     step("hostile", "an honest client of the file system beside every kind of attacker", hostile),
@@ -353,6 +354,22 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
         totals += Totals::PASSED;
     }
     Ok(totals)
+}
+
+/// Runs the tests of the Raft cluster. It is outside of the workspace, because it needs packages that
+/// the project does not, so everything is built for it again: that takes more processor time than
+/// all other tests of an embedding. It is skipped without `--full`.
+fn raft(root: &Path) -> Result<Totals, Failure> {
+    if std::env::var_os(crate::FULL).is_none() {
+        return Err(Failure::skip("it builds openraft and this project's crates anew: cargo xtask test --full"));
+    }
+    const RAFT: &str = "--manifest-path examples/raft/Cargo.toml";
+    let target = crate::target(root).join("raft");
+    Invocation::cargo(root, &format!("fmt {RAFT} --check")).run(CARGO_LIMIT)?;
+    Invocation::cargo(root, &format!("test {RAFT} --locked"))
+        .env("CARGO_TARGET_DIR", target)
+        .env("RUSTFLAGS", "-Dwarnings")
+        .run(CARGO_LIMIT)
 }
 
 /// Runs the main job, shortened. It uses the development profile, which checks more and is built
