@@ -31,6 +31,9 @@ use crate::node::{Answer, Node};
 
 /// The longest message, in bytes.
 const MOST_DATA: usize = 1 << 30;
+/// What HTTP/2 lets a sender have under way, in bytes. By default a long message waits for 64 KiB
+/// at a time to be acknowledged.
+const WINDOW: u32 = 16 << 20;
 /// The pause after a call that failed.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The path of the one method.
@@ -96,8 +99,11 @@ pub struct Peer(Result<Channel, String>);
 impl Peer {
     /// Connects to a node when that is needed.
     pub fn new(addr: &str) -> Peer {
-        let endpoint = Endpoint::from_shared(format!("http://{addr}"));
-        Peer(endpoint.map(|endpoint| endpoint.connect_lazy()).map_err(|error| error.to_string()))
+        let endpoint = Endpoint::from_shared(format!("http://{addr}")).map(|endpoint| {
+            let endpoint = endpoint.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
+            endpoint.connect_lazy()
+        });
+        Peer(endpoint.map_err(|error| error.to_string()))
     }
 
     /// Sets a value at this node, if it is the leader.
@@ -171,7 +177,9 @@ impl RaftNetwork<Types> for Peer {
 /// # Errors
 /// Those of tonic's server.
 pub async fn serve(addr: SocketAddr, node: Node) -> Result<(), tonic::transport::Error> {
-    tonic::transport::Server::builder().add_service(Service(node)).serve(addr).await
+    let server = tonic::transport::Server::builder();
+    let mut server = server.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
+    server.add_service(Service(node)).serve(addr).await
 }
 
 #[derive(Clone)]

@@ -2,14 +2,19 @@
 
 use std::time::Duration;
 
+use bmi_raft_example::Types;
+use bmi_raft_example::store::{LogStore, StateMachine};
+use openraft::StorageError;
+use openraft::testing::{StoreBuilder, Suite};
+
 use super::*;
 
-/// The time for what takes a second at most on an idle machine.
-const LIMIT: Duration = Duration::from_secs(60);
+/// The time for what takes a second or two on an idle machine.
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn on_tokio(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async { bmi::timeout(LIMIT, test).await.expect("within a minute") });
+    runtime.block_on(async { bmi::timeout(LIMIT, test).await.expect("an end within two minutes") });
 }
 
 /// Returns free ports. Nothing else is likely to take them before a node does.
@@ -34,6 +39,21 @@ async fn start(id: u64, members: &Members, disk: &Disk) -> Running {
 async fn kill(running: Running) {
     running.server.shutdown(Duration::ZERO).await;
     running.node.raft.shutdown().await.expect("it ends");
+}
+
+/// Makes stores for openraft's own tests of a store.
+struct Empty;
+
+impl StoreBuilder<Types, LogStore, StateMachine> for Empty {
+    async fn build(&self) -> Result<((), LogStore, StateMachine), StorageError<u64>> {
+        let disk = Disk::default();
+        Ok(((), LogStore::open(disk.clone()), StateMachine::open(disk, None)?))
+    }
+}
+
+#[test]
+fn the_store_passes_the_tests_that_openraft_has_for_stores() {
+    Suite::test_all(Empty).expect("a store as openraft wants it");
 }
 
 #[test]
