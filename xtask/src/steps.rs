@@ -356,9 +356,9 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
     Ok(totals)
 }
 
-/// Runs the tests of the Raft cluster. It is outside of the workspace, because it needs packages that
-/// the project does not, so everything is built for it again: that takes more processor time than
-/// all other tests of an embedding. It is skipped without `--full`.
+/// Runs the tests of the Raft cluster. It is outside of the workspace, because it needs packages
+/// that the project does not, so everything is built for it again: 150 s of processor time. It is
+/// skipped without `--full`.
 fn raft(root: &Path) -> Result<Totals, Failure> {
     if std::env::var_os(crate::FULL).is_none() {
         return Err(Failure::skip("it builds openraft and this project's crates anew: cargo xtask test --full"));

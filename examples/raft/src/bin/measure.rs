@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use bmi::Instant;
 use bmi_raft_example::node::{Answer, Node};
 use bmi_raft_example::store::Disk;
 use bmi_raft_example::{Members, Types, network, over_tonic};
@@ -234,7 +235,7 @@ async fn measure(way: &str) -> Outcome<Figures> {
     for _ in 0..SNAPSHOTS {
         follower.snapshot(bytes.clone()).await?;
     }
-    let mib = (SNAPSHOTS * SNAPSHOT >> 20) as f64;
+    let mib = ((SNAPSHOTS * SNAPSHOT) >> 20) as f64;
     let figures = Figures {
         median_us: times[times.len() / 2],
         tail_us: times[times.len() * 99 / 100],
