@@ -18,9 +18,8 @@ use openraft::error::{Fatal, NetworkError, RPCError, RaftError, ReplicationClose
 use openraft::network::{RPCOption, RaftNetwork, RaftNetworkFactory};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use openraft::{BasicNode, OptionalSend, Snapshot, SnapshotMeta, Vote};
-use serde::Deserialize;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::Types;
 use crate::node::{Answer, Node};

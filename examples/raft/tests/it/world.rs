@@ -26,7 +26,9 @@ const CATCHES_UP: Duration = Duration::from_secs(10);
 
 /// What was applied at each place of the log, by whichever node came first.
 #[derive(Clone, Default)]
-struct History(Arc<Mutex<BTreeMap<u64, (LogId<u64>, Put)>>>);
+struct History(Arc<Mutex<BTreeMap<u64, Applied>>>);
+
+type Applied = (LogId<u64>, Put);
 
 impl History {
     fn observer(&self) -> Observer {
@@ -58,13 +60,15 @@ async fn cluster(world: Case, bug: Bug, installed: &AtomicU64) -> Result<(), Err
     for key in 0..WRITES {
         store.put(key, value(key)).await?;
         world.note(format!("acknowledged {key}"));
+        assert_eq!(store.get(key).await?, Some(value(key)), "what a read returns after the write");
         bmi::sleep(Duration::from_millis(random.below(LONGEST_PAUSE_MS))).await;
     }
     world.calm().await;
     store.put(WRITES, value(WRITES)).await?;
     assert_eq!(store.get(WRITES).await?, Some(value(WRITES)));
     let all: BTreeMap<u64, Bytes> = (0..=WRITES).map(|key| (key, value(key))).collect();
-    for (id, node) in nodes.lock().expect("no panic before").clone() {
+    let nodes = nodes.lock().expect("no panic before").clone();
+    for (id, node) in nodes {
         let has_last = async {
             while node.state.value(WRITES).is_none() {
                 bmi::sleep(Duration::from_millis(20)).await;
