@@ -133,7 +133,11 @@ fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Test(args) if args.list => {
             for step in steps::STEPS {
-                let when = if step.always { "" } else { " (on request)" };
+                let when = match step.when {
+                    steps::When::Always => "",
+                    steps::When::InFull => " (with --full)",
+                    steps::When::OnRequest => " (on request)",
+                };
                 println!("{:<10} {}{when}", step.name, step.what);
             }
             ExitCode::SUCCESS
