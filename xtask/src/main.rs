@@ -113,8 +113,8 @@ struct TestArgs {
     #[arg(long)]
     list: bool,
     /// Run all behaviours of the conformance suite over all configurations, and not only those that
-    /// `bmi-conformance/src/suite/table.rs` lists; more seeds of the cluster, and ten thousand
-    /// power failures of a store.
+    /// `bmi-conformance/src/suite/table.rs` lists; more seeds of the cluster, ten thousand power
+    /// failures of a store, and the Raft cluster of `examples/raft`.
     #[arg(long)]
     full: bool,
 }
@@ -133,7 +133,11 @@ fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Test(args) if args.list => {
             for step in steps::STEPS {
-                let when = if step.always { "" } else { " (on request)" };
+                let when = match step.when {
+                    steps::When::Always => "",
+                    steps::When::InFull => " (with --full)",
+                    steps::When::OnRequest => " (on request)",
+                };
                 println!("{:<10} {}{when}", step.name, step.what);
             }
             ExitCode::SUCCESS

@@ -22,9 +22,18 @@ pub(crate) struct Step {
     pub(crate) name: &'static str,
     /// A description in one line.
     pub(crate) what: &'static str,
-    /// True if the step is part of every run. The others run only if `--only` names them.
-    pub(crate) always: bool,
+    /// Which runs it is part of.
+    pub(crate) when: When,
     run: fn(&Path) -> Result<Totals, Failure>,
+}
+
+/// Which runs a step is part of. `--only` can name any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum When {
+    Always,
+    /// With `--full`.
+    InFull,
+    OnRequest,
 }
 
 /// All steps, in order: those that fail fastest come first. Steps that need more than this machine
@@ -50,6 +59,14 @@ pub(crate) const STEPS: &[Step] = &[
     on_request(step("digests", "the sweeps' digests are the same in debug and in release", digests::step)),
     step("doctests", "the examples in the documentation", doctests),
     step("examples", "every program of examples/ that needs no arguments runs to a good end", examples),
+    Step {
+        when: When::InFull,
+        ..step(
+            "raft",
+            "a Raft cluster over calls: examples/raft, outside of the workspace; 150 s of processor time",
+            raft,
+        )
+    },
     step("main-job", "the A/B run on a small tree, over every transport here and in the simulator", main_job),
     step("storm", "commands of the file system while its servers are killed, compared with a model", storm),
     step("hostile", "an honest client of the file system beside every kind of attacker", hostile),
@@ -64,11 +81,11 @@ pub(crate) const STEPS: &[Step] = &[
 
 /// A step that is part of every run.
 const fn step(name: &'static str, what: &'static str, run: fn(&Path) -> Result<Totals, Failure>) -> Step {
-    Step { name, what, always: true, run }
+    Step { name, what, when: When::Always, run }
 }
 
 const fn on_request(step: Step) -> Step {
-    Step { always: false, ..step }
+    Step { when: When::OnRequest, ..step }
 }
 
 /// The totals of a step that counts nothing.
@@ -95,9 +112,13 @@ pub(crate) fn parse_step(name: &str) -> Result<&'static Step, String> {
 /// Runs the steps in `only`, or all, up to the first that fails. Prints a summary and the totals.
 #[expect(clippy::disallowed_methods, reason = "tells a person how long each step took")]
 pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
+    let in_full = std::env::var_os(crate::FULL).is_some();
     let chosen: Vec<&Step> = STEPS
         .iter()
-        .filter(|step| if only.is_empty() { step.always } else { only.iter().any(|one| one.name == step.name) })
+        .filter(|step| match only {
+            [] => step.when == When::Always || step.when == When::InFull && in_full,
+            only => only.iter().any(|one| one.name == step.name),
+        })
         .collect();
     let begin = Instant::now();
     let budget = Budget::committed();
@@ -112,7 +133,8 @@ pub(crate) fn run(root: &Path, only: &[&'static Step]) -> ExitCode {
     // the time of the build.
     let built_with = cpu::seconds();
     let mut summary = vec![line(&budget, "(xtask)", "", 0.0, built_with, Totals::NONE)];
-    let mut skips = Vec::new();
+    let left_out = STEPS.iter().filter(|step| only.is_empty() && step.when == When::InFull && !in_full);
+    let mut skips: Vec<String> = left_out.map(|step| format!("LEFT OUT {}: it needs --full", step.name)).collect();
     let mut failure = None;
     for (index, step) in chosen.iter().enumerate() {
         println!("==> {}/{} {}: {}", index + 1, chosen.len(), step.name, step.what);
@@ -377,6 +399,18 @@ fn examples(root: &Path) -> Result<Totals, Failure> {
         totals += Totals::PASSED;
     }
     Ok(totals)
+}
+
+/// Runs the tests of the Raft cluster. It is outside of the workspace, because it needs packages
+/// that the project does not, so everything is built for it again.
+fn raft(root: &Path) -> Result<Totals, Failure> {
+    const RAFT: &str = "--manifest-path examples/raft/Cargo.toml";
+    let target = crate::target(root).join("raft");
+    Invocation::cargo(root, &format!("fmt {RAFT} --check")).run(CARGO_LIMIT)?;
+    Invocation::cargo(root, &format!("test {RAFT} --locked"))
+        .env("CARGO_TARGET_DIR", target)
+        .env("RUSTFLAGS", "-Dwarnings")
+        .run(CARGO_LIMIT)
 }
 
 /// Runs the main job, shortened. It uses the development profile, which checks more and is built
