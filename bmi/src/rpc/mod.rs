@@ -41,10 +41,9 @@
 //! [`TooLarge`](crate::ErrorKind::TooLarge). The text names the setting.
 //!
 //! **Failures.** Before a request was sent, the client tries again and again, with the next
-//! address, until the deadline. If the pause before the next attempt is longer than that, the call
-//! fails at once: who repeats it needs a pause of its own. Afterwards it sends it again only if the
-//! program says that this is safe ([`Request::idempotent`]), or if the server has said that it has
-//! not begun.
+//! address, until the deadline. So a program that repeats its calls is no busy loop. Afterwards it
+//! sends it again only if the program says that this is safe ([`Request::idempotent`]), or if the
+//! server has said that it has not begun.
 //!
 //! **How it is made.** Of a [`Handle`] on either side: [`Peer::call`] and [`Incoming`].
 //! `rpc/wire.rs` has the layout of what goes in front of requests and replies. The choice of the

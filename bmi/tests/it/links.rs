@@ -124,6 +124,21 @@ fn several_addresses_are_one_service() {
     });
 }
 
+/// Replays a bug: a call that had less time than the pause before the next attempt to connect failed
+/// at once. A program that repeated its calls was a busy loop while a server was down.
+#[test]
+fn a_call_to_a_server_that_is_down_takes_its_time() {
+    in_a_world(async |bed: &Bed| {
+        let client = Client::new(bed.addr());
+        for _ in 0..20 {
+            let (begun, time) = (bmi::Instant::now(), Duration::from_millis(50));
+            let error = client.call(b"").timeout(time).await.expect_err("nobody is there");
+            assert!(error.is_retryable() && begun.elapsed() >= time, "{error} after {:?}", begun.elapsed());
+        }
+        client.close().await;
+    });
+}
+
 /// Replays a bug: an address that this machine cannot use ended every call, although the next one
 /// would have answered.
 #[test]

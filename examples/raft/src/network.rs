@@ -26,8 +26,6 @@ use crate::node::{Answer, Node};
 
 /// The longest snapshot, in bytes.
 const MOST_DATA: u64 = 1 << 30;
-/// The pause after a call that failed.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// What a call asks for.
 #[derive(Serialize, Deserialize)]
@@ -77,20 +75,13 @@ impl Peer {
         self.ask(&Question::Put { key }, value, time).await
     }
 
-    /// Every request of Raft may arrive twice. Openraft repeats what failed at once, and the client
-    /// fails at once while it waits to connect again. So the pause is here.
+    /// Every request of Raft may arrive twice.
     async fn ask<A>(&self, question: &Question, data: Bytes, time: Duration) -> Result<A, NetworkError>
     where
         A: DeserializeOwned,
     {
         let asked = async { self.0.ask(question)?.data(data).timeout(time).idempotent().await?.decode() };
-        match asked.await {
-            Ok(answer) => Ok(answer),
-            Err(error) => {
-                bmi::sleep(PAUSE).await;
-                Err(NetworkError::new(&error))
-            }
-        }
+        asked.await.map_err(|error: Error| NetworkError::new(&error))
     }
 }
 

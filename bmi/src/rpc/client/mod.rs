@@ -298,10 +298,14 @@ impl Inner {
             let next = self.links.iter().map(Link::next_attempt).min().unwrap_or(deadline);
             let next = next.max(Instant::now().time());
             let lasting = |link: &Link| link.is_given_up();
-            if next >= deadline || self.links.iter().all(lasting) {
+            if self.links.iter().all(lasting) {
                 return Err(error);
             }
-            self.any_handle()?.sleep_until(next).await?;
+            // A program that repeats its calls at once must not find a client that fails at once.
+            self.any_handle()?.sleep_until(next.min(deadline)).await?;
+            if next >= deadline {
+                return Err(error);
+            }
         }
     }
 
