@@ -8,7 +8,9 @@ use std::str::FromStr;
 
 use bmi_core::SharedPeer;
 use bmi_core::runtime::{host, random};
+use tracing::dispatcher::get_default;
 use tracing::field::{Empty, display};
+use tracing::subscriber::NoSubscriber;
 use tracing::{Instrument, Span};
 
 use crate::{Addr, Error, ErrorKind};
@@ -82,7 +84,9 @@ pub(super) fn of_call() -> (Span, Option<Trace>) {
 
 /// Returns true if a call without a trace begins one.
 fn begins(span: &Span) -> bool {
-    !span.is_disabled() && host().is_none()
+    // Another thread may have a subscriber of its own. Then a span is made here too.
+    let is_heard = || get_default(|subscriber| !subscriber.is::<NoSubscriber>());
+    !span.is_disabled() && host().is_none() && is_heard()
 }
 
 fn describe(span: &Span, trace: Option<Trace>, parent: Option<Trace>, peer: Option<Addr>) {

@@ -240,7 +240,7 @@ fn a_handler_for_parts_serves_plain_calls() {
         let client = Client::new(addr);
         assert_eq!(client.call(b"").data(vec![1; 70_000]).await.expect("a reply").bytes, "70000");
         assert_eq!(client.call(b"").await.expect("a reply").bytes, "0");
-        for call in [client.call(b"").data(vec![1]), client.call(b"").data_into(&Memory::zeroed(9).expect("memory"))] {
+        for call in [client.call(b"").data(vec![1]), client.call(b"").data_into(Memory::zeroed(9).expect("memory"))] {
             assert_eq!(call.stream().await.expect_err("it has data").kind(), ErrorKind::Invalid);
         }
         client.close().await;

@@ -136,7 +136,7 @@ impl Call {
             return Err(Error::new(ErrorKind::Invalid, text).during("send"));
         };
         let demand = stream.demand().await?.take();
-        answer(&self.held, demand, vec![0; REPLY_HEAD], part).await
+        answer(&self.held, demand, vec![0; REPLY_HEAD], Some(part)).await
     }
 
     /// Returns the trace that the client's call belongs to, with the client's span.

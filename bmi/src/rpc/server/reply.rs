@@ -25,7 +25,7 @@ pub struct Replying {
     held: Held,
     /// The head, still empty, and the reply's bytes.
     message: Vec<u8>,
-    data: MemList,
+    data: Option<MemList>,
 }
 
 impl Replying {
@@ -33,13 +33,13 @@ impl Replying {
         let mut message = Vec::with_capacity(REPLY_HEAD + bytes.len());
         message.resize(REPLY_HEAD, 0);
         message.extend_from_slice(bytes);
-        Replying { held, message, data: MemList::from(Vec::new()) }
+        Replying { held, message, data: None }
     }
 
     /// Adds data, of any length up to what the client takes. Memory that the program keeps goes
     /// over verbs and shared memory without a copy. It must not change until the reply was sent.
     pub fn data(mut self, data: impl Into<MemList>) -> Replying {
-        self.data = data.into();
+        self.data = Some(data.into());
         self
     }
 
@@ -61,10 +61,10 @@ pub(super) async fn answer(
     held: &Held,
     call: Incoming<AnyThread>,
     mut message: Vec<u8>,
-    data: MemList,
+    data: Option<MemList>,
 ) -> Result<(), Error> {
     let options = held.options();
-    let (len, bytes) = (message.len() - REPLY_HEAD, data.len() as u64);
+    let (len, bytes) = (message.len() - REPLY_HEAD, data.as_ref().map_or(0, MemList::len) as u64);
     let room = call.room();
     if room == 0 {
         return Err(Error::new(ErrorKind::PeerLost, "the client is gone").during("reply"));
@@ -86,11 +86,15 @@ pub(super) async fn answer(
         let len = u32::try_from(len).expect("within a message");
         ReplyHead { error: None, not_begun: false, place, len, data: bytes }.encode()
     };
-    if message.len() + data.len() <= call.room_in_one() {
-        message[..REPLY_HEAD].copy_from_slice(&head(Place::Behind));
-        data.pieces().iter().for_each(|piece| append(&mut message, piece));
-        return call.reply(&message, None, options).await;
-    }
+    let fits = message.len() as u64 + bytes <= call.room_in_one() as u64;
+    let data = match data {
+        Some(data) if !fits && bytes > 0 => data,
+        data => {
+            message[..REPLY_HEAD].copy_from_slice(&head(Place::Behind));
+            data.iter().flat_map(MemList::pieces).for_each(|piece| append(&mut message, piece));
+            return call.reply(&message, None, options).await;
+        }
+    };
     if call.direction() == Some(Direction::Read) && bytes <= call.len() {
         message[..REPLY_HEAD].copy_from_slice(&head(Place::InMemory));
         return call.reply(&message, Some(data), options).await;
