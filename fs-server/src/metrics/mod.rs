@@ -7,9 +7,9 @@
 //!
 //! **Invariants**
 //! 1. Without the key `metrics` of the configuration nothing is installed, and nothing is sampled.
-//! 2. What is counted for each request is obtained once, when its loop begins. Nothing is looked up
-//!    by name for it, and no lock is taken. The recorder keeps the times of requests in blocks of
-//!    512, until somebody reads them, or for [`UPKEEP`].
+//! 2. What is counted for each request is obtained once: when its loop begins, or with the first
+//!    request of its kind. The recorder is not asked again, and no lock is taken. It keeps the
+//!    times of requests in blocks of 64, until somebody reads them, or for [`UPKEEP`].
 
 mod http;
 mod requests;
