@@ -8,8 +8,8 @@
 //! | the request, behind a place for its head | the head of the call, and what is kept of the request |
 //! | the future of the call | the descriptor of the memory for the reply: two lists |
 //! | the message, and the owner of its memory | the handler's future; the call, shared with what runs it |
-//! | the descriptor of the memory for the reply: three lists | the reply, behind a place for its head; the owner of no data |
-//! | what is kept of the reply | the future of the reply |
+//! | the descriptor of the memory for the reply: three lists | the reply, behind a place for its head |
+//! | | the future of the reply |
 //! | | the message, and the owner of its memory |
 //!
 //! Data in messages adds a copy on each side, with its owner. A handler that waits adds its task.
@@ -131,12 +131,12 @@ async fn count(client: &Client, case: Case) -> [usize; 2] {
 fn a_call_allocates_what_its_tasks_need() {
     let folder = tempfile::tempdir().expect("a folder");
     for (case, most) in [
-        (Case::Without, [9, 12]),
-        (Case::Echo(1000), [8, 18]),
-        (Case::Read(1 << 16), [8, 12]),
-        (Case::Write(1 << 16), [6, 11]),
-        (Case::Read(1 << 20), [8, 12]),
-        (Case::Write(1 << 20), [8, 12]),
+        (Case::Without, [8, 11]),
+        (Case::Echo(1000), [8, 17]),
+        (Case::Read(1 << 16), [8, 11]),
+        (Case::Write(1 << 16), [6, 10]),
+        (Case::Read(1 << 20), [8, 11]),
+        (Case::Write(1 << 20), [8, 11]),
     ] {
         let socket = format!("shm://{}/sockets/{case:?}", folder.path().display());
         for addr in ["tcp://127.0.0.1:0", &socket] {

@@ -1,6 +1,7 @@
 //! Replies: where their data is received, and what a call without one ends with.
 
 use bmi_core::{SharedPeer, Time};
+use bytes::Buf;
 use tokio::sync::SemaphorePermit;
 
 use super::{Inner, Reply};
@@ -93,7 +94,7 @@ impl<'a> Receiving<'a> {
         let sent = |error| Failure { error, from: From::Connection };
         let link = &self.client.links[self.link];
         link.replied();
-        let bytes = reply.bytes;
+        let mut bytes = reply.bytes;
         let head = ReplyHead::decode(&bytes).map_err(sent)?;
         let end = REPLY_HEAD + head.len as usize;
         let keep = |offered: Option<Offered<'_>>| {
@@ -128,7 +129,12 @@ impl<'a> Receiving<'a> {
             }
         };
         self.client.metrics.received(end - REPLY_HEAD, head.data);
-        Ok(Reply { bytes: bytes.slice(REPLY_HEAD..end), data, data_len: head.data })
+        // To share the bytes would allocate. Most replies have nothing behind them.
+        if end < bytes.len() {
+            bytes = bytes.slice(..end);
+        }
+        bytes.advance(REPLY_HEAD);
+        Ok(Reply { bytes, data, data_len: head.data })
     }
 
     /// Returns data that came with the reply's bytes, or copies it to the program's memory.
