@@ -33,8 +33,8 @@
 //! round trip up to what the client offers, 64 KiB by default, and with one more above. Memory is
 //! taken when the length is known and within the limits.
 //!
-//! **Parts.** A call may be a [`Stream`]: request and reply come in parts, at the pace of whoever is
-//! slower.
+//! **Parts.** A call may be a [`Stream`]: request and reply come in parts, at the pace of whoever
+//! is slower.
 //!
 //! **Limits.** Every number of calls and of bytes has a limit and a default. A call beyond those of
 //! the server ends with [`Busy`](crate::ErrorKind::Busy) or

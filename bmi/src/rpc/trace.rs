@@ -56,8 +56,8 @@ impl Trace {
         Trace { span: random() | 1, ..self }
     }
 
-    /// Runs a future in this trace. Handlers are run like this. A task that a handler starts is not,
-    /// unless it says so.
+    /// Runs a future in this trace. Handlers are run like this. A task that a handler starts is
+    /// not, unless it says so.
     pub async fn scope<F: Future>(self, future: F) -> F::Output {
         scope(Some(self), future).await
     }

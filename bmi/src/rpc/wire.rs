@@ -117,8 +117,8 @@ impl RequestHead {
         wire
     }
 
-    /// Decodes the head of a request. Returns it with the place of the program's bytes; `None` if no
-    /// client of this version has made it.
+    /// Decodes the head of a request. Returns it with the place of the program's bytes; `None` if
+    /// no client of this version has made it.
     pub(super) fn decode(wire: &[u8]) -> Option<(RequestHead, Range<usize>)> {
         use StreamEvent::{Close, Demand, End, Open, Part};
         let (head, rest) = wire.split_first_chunk::<REQUEST_HEAD>()?;

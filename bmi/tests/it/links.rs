@@ -124,8 +124,8 @@ fn several_addresses_are_one_service() {
     });
 }
 
-/// Replays a bug: a call that had less time than the pause before the next attempt to connect failed
-/// at once. A program that repeated its calls was a busy loop while a server was down.
+/// Replays a bug: a call that had less time than the pause before the next attempt to connect
+/// failed at once. A program that repeated its calls was a busy loop while a server was down.
 #[test]
 fn a_call_to_a_server_that_is_down_takes_its_time() {
     in_a_world(async |bed: &Bed| {

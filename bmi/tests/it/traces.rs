@@ -71,8 +71,8 @@ impl Write for Log {
     }
 }
 
-/// With `tracing` on, both sides have a span of a call. A call without a trace begins one, except in
-/// a world, where a log changes nothing.
+/// With `tracing` on, both sides have a span of a call. A call without a trace begins one, except
+/// in a world, where a log changes nothing.
 #[test]
 fn both_sides_of_a_call_are_spans() {
     let log = Log::default();

@@ -22,8 +22,8 @@ impl OnlyHandle {
 impl AsRef<[u8]> for OnlyHandle {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: `of` has checked that this is the only handle, and that no other memory refers to
-        // the bytes (`get_mut`). This value gives out no handle while it lives. So nothing writes to
-        // the bytes.
+        // the bytes (`get_mut`). This value gives out no handle while it lives. So nothing writes
+        // to the bytes.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len()) }
     }
 }
@@ -62,8 +62,8 @@ impl Memory {
         }
     }
 
-    /// Returns the bytes as [`Bytes`], without a copy. When all of them are dropped, `back` gets the
-    /// memory, on the thread that drops the last: a pool uses it again.
+    /// Returns the bytes as [`Bytes`], without a copy. When all of them are dropped, `back` gets
+    /// the memory, on the thread that drops the last: a pool uses it again.
     ///
     /// # Errors
     /// The memory, if it is not the only handle to its bytes. [`Memory::into_bytes`] copies them.

@@ -250,8 +250,8 @@ impl Inner {
         opened
     }
 
-    /// Returns a connection that is up, and the place of its link: that of the address whose turn it
-    /// is. Connects until the deadline, again and again.
+    /// Returns a connection that is up, and the place of its link: that of the address whose turn
+    /// it is. Connects until the deadline, again and again.
     ///
     /// # Errors
     /// The reason that the last attempt failed, or that no other will succeed.

@@ -84,8 +84,8 @@ impl Request {
     }
 
     /// Makes the call, as one whose request and reply come in parts of any number. The handler uses
-    /// [`Call::next`](crate::Call::next) and [`Call::send`](crate::Call::send). The time of the call
-    /// is that of the whole stream.
+    /// [`Call::next`](crate::Call::next) and [`Call::send`](crate::Call::send). The time of the
+    /// call is that of the whole stream.
     ///
     /// # Errors
     /// As a call's, before it was sent. `Invalid` if the call has data, or memory for it.

@@ -1,10 +1,10 @@
 //! Calls whose requests and replies come in parts.
 //!
-//! **Protocol.** Both directions move by calls of this side (`rpc/wire.rs`). A *part* brings a part,
-//! and is answered when the handler has taken it. A *demand* asks for a part, with memory for it.
-//! At first one of each is under way, because the handler may still wait for its turn, or never send
-//! a part; after the first answer [`WINDOW`]. The answer to the *open* ends the stream. A part or a
-//! demand without an answer says only that the stream is over.
+//! **Protocol.** Both directions move by calls of this side (`rpc/wire.rs`). A *part* brings a
+//! part, and is answered when the handler has taken it. A *demand* asks for a part, with memory for
+//! it. At first one of each is under way, because the handler may still wait for its turn, or never
+//! send a part; after the first answer [`WINDOW`]. The answer to the *open* ends the stream. A part
+//! or a demand without an answer says only that the stream is over.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -168,14 +168,14 @@ impl Stream {
     /// Sends a part: `Bytes`, a `Vec`, [`Memory`](crate::Memory) or a list of pieces, of any length
     /// that the server takes. Over verbs and shared memory the handler fetches it without a copy.
     /// It must not change until the stream has ended, or a call of `send` has returned for each of
-    /// the [`WINDOW`] parts behind it. If many are under way, this waits until the handler has taken
-    /// one.
+    /// the [`WINDOW`] parts behind it. If many are under way, this waits until the handler has
+    /// taken one.
     ///
     /// It may be dropped: the part was sent, or not at all.
     ///
     /// # Errors
-    /// The handler's error if it has failed; `Cancelled` if it has replied, and takes no more parts;
-    /// `TooLarge`, `TimedOut`, `PeerLost`; `Invalid` after [`Stream::end`].
+    /// The handler's error if it has failed; `Cancelled` if it has replied, and takes no more
+    /// parts; `TooLarge`, `TimedOut`, `PeerLost`; `Invalid` after [`Stream::end`].
     pub async fn send(&self, part: impl Into<MemList>) -> Result<(), Error> {
         let part = part.into();
         let mut sending = self.sending.lock().await;

@@ -15,7 +15,7 @@ use bmi_core::runtime::Instant;
 use futures_util::future::select;
 
 use super::answers::{acknowledge, fail};
-use super::calls::data_len;
+use super::arrival::data_len;
 use super::held::Held;
 use super::reply::{Replying, answer};
 use crate::rpc::Trace;
@@ -127,8 +127,8 @@ impl Call {
     ///
     /// # Errors
     /// `Cancelled` if the client has dropped the stream; `TimedOut`, `PeerLost`; `TooLarge`;
-    /// `Invalid` if the client has not opened a [stream](super::super::Request::stream), or the call
-    /// was answered.
+    /// `Invalid` if the client has not opened a [stream](super::super::Request::stream), or the
+    /// call was answered.
     pub async fn send(&self, part: impl Into<MemList>) -> Result<(), Error> {
         let part = part.into();
         let Some(stream) = self.held.stream() else {

@@ -17,7 +17,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,13 +30,12 @@ use bmi_core::{AnyThread, Message, Time};
 use futures_util::FutureExt;
 use futures_util::future::{Either, join_all, select};
 
+use super::arrival::{Arrival, data_len};
 use super::answers::{fail, pong, refuse};
 use super::held::Held;
 use super::streams::Open;
 use super::watch::Running;
 use super::{Call, Shared};
-use crate::paths::Direction;
-use crate::rpc::Trace;
 use crate::rpc::trace::of_handler;
 use crate::rpc::wire::{RequestHead, RequestKind, StreamEvent};
 use crate::{Error, ErrorKind, Handle, Incoming, Options, PeerId};
@@ -94,18 +92,6 @@ struct Places {
     waiting: usize,
     /// Calls that are answered without a place: how many, for each peer.
     aside: BTreeMap<PeerId, usize>,
-}
-
-/// A call that has arrived.
-pub(super) struct Arrival {
-    pub(super) call: Incoming<AnyThread>,
-    pub(super) deadline: Time,
-    pub(super) max_reply: u64,
-    /// The place of the program's bytes in the request.
-    request: Range<usize>,
-    trace: Option<Trace>,
-    /// It moves parts.
-    stream: Option<Open>,
 }
 
 impl<H: Handler> Calls<H> {
@@ -295,11 +281,6 @@ impl Places {
         self.waiting -= 1;
         Some(arrival)
     }
-}
-
-/// Returns the length of the data that comes with a call. Memory for the data of the reply is none.
-pub(super) fn data_len(call: &Incoming<AnyThread>) -> u64 {
-    if call.direction() == Some(Direction::Write) { call.len() } else { 0 }
 }
 
 /// Returns when the server's part of a call ends, which has `time_us` from `now` on.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bmi_core::{AnyThread, Time};
 
 use super::Shared;
-use super::calls::Arrival;
+use super::arrival::Arrival;
 use super::streams::Stream;
 use crate::rpc::permits;
 use crate::{Error, ErrorKind, Incoming, Options};

@@ -1,6 +1,7 @@
 //! The server's side: addresses, the loop that takes calls, and the end.
 
 mod answers;
+mod arrival;
 mod call;
 mod calls;
 mod held;

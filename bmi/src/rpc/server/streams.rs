@@ -166,8 +166,8 @@ impl Stream {
     /// Waits for the next part, and takes it; `None` behind the last one.
     ///
     /// # Errors
-    /// `Cancelled` if the client has dropped the call, `Protocol` if it has broken a rule, `Invalid`
-    /// if the call was answered.
+    /// `Cancelled` if the client has dropped the call, `Protocol` if it has broken a rule,
+    /// `Invalid` if the call was answered.
     pub(super) async fn part(&self) -> Result<Option<Waited<'_>>, Error> {
         until(&self.changed, || {
             let mut state = self.state();

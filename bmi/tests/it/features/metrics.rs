@@ -26,7 +26,7 @@ fn values(recorder: &PrometheusRecorder) -> BTreeMap<String, f64> {
 
 /// Returns the names in the table of the document.
 fn documented() -> BTreeSet<String> {
-    let document = include_str!("../../../docs/embedding.md");
+    let document = include_str!("../../../../docs/embedding.md");
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `bmi_"));
     rows.map(|row| format!("bmi_{}", row.split('`').next().expect("a name"))).collect()
 }
