@@ -23,10 +23,11 @@
 //! | 4 open | a call for the handler that moves parts, in a stream | the longest part or data that it takes |
 //! | 5 part | brings a part: the call's data. It is answered when the handler has taken it | of the part in its stream, from 0 |
 //! | 6 demand | asks for a part. It is answered with the handler's next | of the demand in its stream, from 0 |
-//! | 7 end | no more parts come | 1 if the client takes further parts, or 0 |
+//! | 7 end | no more parts come | of all parts that were sent |
 //! | 8 close | the client has dropped the call | 0 |
+//! | 9 finish | no more parts come, and none is taken | of all parts that were sent |
 //!
-//! The client numbers its streams, from 1 on each connection. A part or a demand that is not
+//! The client numbers its streams, from 1 on for each address. A part or a demand that is not
 //! answered has come when the call was over. The answer to the *open* says how it ended.
 //!
 //! A reply begins with 24 bytes. The reply's bytes follow, or the text of an error:
@@ -77,8 +78,8 @@ pub(super) enum StreamEvent {
     Part { turn: u64 },
     /// Asks for a part.
     Demand { turn: u64 },
-    /// No more parts come. The client takes further ones, or it does not.
-    End { takes: bool },
+    /// There were so many parts, and no more come. The client takes further ones, or it does not.
+    End { parts: u64, takes: bool },
     /// The client has dropped the call.
     Close,
 }
@@ -104,7 +105,8 @@ impl RequestHead {
                 Open { max_reply } => (4, stream, max_reply),
                 Part { turn } => (5, stream, turn),
                 Demand { turn } => (6, stream, turn),
-                End { takes } => (7, stream, takes.into()),
+                End { parts, takes: true } => (7, stream, parts),
+                End { parts, takes: false } => (9, stream, parts),
                 Close => (8, stream, 0),
             },
         };
@@ -132,7 +134,7 @@ impl RequestHead {
             (4, 1..) => of_stream(Open { max_reply: number }),
             (5, 1..) => of_stream(Part { turn: number }),
             (6, 1..) => of_stream(Demand { turn: number }),
-            (7, 1..) if number < 2 => of_stream(End { takes: number == 1 }),
+            (7 | 9, 1..) => of_stream(End { parts: number, takes: head[1] == 7 }),
             (8, 1..) if number == 0 => of_stream(Close),
             _ => return None,
         };
@@ -140,7 +142,11 @@ impl RequestHead {
             (0, 0, _) => (None, wire.len()),
             (1, flags, Some(trace)) => {
                 let (id, span) = trace.split_first_chunk().expect("it is longer");
-                (Some(Trace { id: u128::from_le_bytes(*id), span: u64_at(span, 0), flags }), wire.len() - TRACE)
+                let trace = Trace { id: u128::from_le_bytes(*id), span: u64_at(span, 0), flags };
+                if trace.id == 0 || trace.span == 0 {
+                    return None;
+                }
+                (Some(trace), wire.len() - TRACE)
             }
             _ => return None,
         };

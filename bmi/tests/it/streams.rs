@@ -1,7 +1,9 @@
 //! Calls in parts: order, back-pressure, and every way in which a stream ends.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bmi::rpc::Stream;
@@ -33,6 +35,12 @@ async fn open(client: &Client) -> Stream {
     client.call(b"stream").timeout(LIMIT).stream().await.expect("a stream")
 }
 
+/// Asks for a part, and does not wait for it.
+fn ask(stream: &Stream) {
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(pin!(stream.next()).poll(&mut cx).is_pending(), "it is not there yet");
+}
+
 #[test]
 fn parts_of_any_length_go_both_ways_in_order() {
     everywhere(async |bed: &Bed| {
@@ -43,7 +51,7 @@ fn parts_of_any_length_go_both_ways_in_order() {
                 for number in 0..50 {
                     stream.send(part(number)).await.expect("it is taken");
                 }
-                stream.end().await;
+                stream.end().await.expect("it goes");
                 assert_eq!(stream.send(part(0)).await.expect_err("ended").kind(), ErrorKind::Invalid);
             };
             let receiving = async {
@@ -101,7 +109,7 @@ fn whoever_is_slow_slows_the_other() {
                 waits.acquire().await.expect("open").forget();
                 while call.next().await?.is_some() {}
                 for number in 0..100 {
-                    call.send(vec![number; 100_000]).await?;
+                    call.send(vec![number; 50_000]).await?;
                     counts.fetch_add(1, Ordering::SeqCst);
                 }
                 call.reply(b"").await
@@ -117,7 +125,7 @@ fn whoever_is_slow_slows_the_other() {
                 sends.send(vec![1; 100_000]).await.expect("it is taken");
                 counts.fetch_add(1, Ordering::SeqCst);
             }
-            sends.end().await;
+            sends.end().await.expect("it goes");
         });
         bmi::sleep(LIMIT / 2).await;
         // One was taken.
@@ -254,7 +262,7 @@ fn a_part_beyond_a_limit_is_too_large() {
         let handler = |call: Call| async move {
             match call.request() {
                 b"down" => call.send(vec![1; 20_000]).await?,
-                _ => assert_eq!(call.next().await.expect_err("none").kind(), ErrorKind::Cancelled),
+                _ => assert_eq!(call.next().await.expect_err("none").kind(), ErrorKind::TooLarge),
             }
             call.reply(b"").await
         };
@@ -328,7 +336,7 @@ fn a_wait_for_a_part_may_be_dropped() {
             for number in 0..60 {
                 stream.send(part(number)).await.expect("it is taken");
             }
-            stream.end().await;
+            stream.end().await.expect("it goes");
         };
         let receiving = async {
             let mut number = 0;
@@ -364,6 +372,129 @@ fn a_stream_ends_with_its_server_and_by_its_deadline() {
         assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Abandoned), "{error}");
         assert_eq!(stream.finish().await.expect_err("the same").kind(), error.kind());
         client.close().await;
+    });
+}
+
+/// Replays a bug: a handler in the middle of a stream waited for a client that was gone, until the
+/// deadline of the call.
+#[test]
+fn a_lost_connection_ends_the_waits_of_a_handler() {
+    everywhere(async |bed: &Bed| {
+        let (begun, ended) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let (begins, ends) = (Arc::clone(&begun), Arc::clone(&ended));
+        let handler = move |call: Call| {
+            let (begins, ends) = (Arc::clone(&begins), Arc::clone(&ends));
+            async move {
+                begins.add_permits(1);
+                let error = match call.request() {
+                    b"next" => loop {
+                        if let Err(error) = call.next().await {
+                            break error;
+                        }
+                    },
+                    _ => loop {
+                        if let Err(error) = call.send(vec![1; 100]).await {
+                            break error;
+                        }
+                    },
+                };
+                assert!(matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Cancelled), "{error}");
+                ends.add_permits(1);
+                Err(error)
+            }
+        };
+        let (server, addr) = bed.serve(handler).await;
+        for request in ["next", "send"] {
+            let client = Client::new(addr.as_str());
+            let stream = client.call(request).timeout(Duration::from_secs(3000)).stream().await.expect("a stream");
+            stream.send(part(2)).await.expect("it goes");
+            if request == "send" {
+                stream.next().await.expect("a part");
+            }
+            begun.acquire().await.expect("open").forget();
+            client.close().await;
+            ended.acquire().await.expect("open").forget();
+            assert!(stream.next().await.is_err() && stream.finish().await.is_err());
+        }
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// Replays a bug: a handler whose part waited to be fetched was not told that the client had
+/// enough.
+#[test]
+fn a_part_that_nobody_fetches_does_not_stop_the_end() {
+    everywhere(async |bed: &Bed| {
+        let handler = |call: Call| async move {
+            // The first may be on its way when the client ends.
+            let error = loop {
+                if let Err(error) = call.send(vec![1; 100_000]).await {
+                    break error;
+                }
+            };
+            assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+            call.reply(b"enough").await
+        };
+        let (server, addr) = bed.serve(handler).await;
+        let client = Client::builder().offer(0).to(addr);
+        let stream = client.call(b"").timeout(LIMIT).stream().await.expect("a stream");
+        // It asks for a part, and does not take it.
+        ask(&stream);
+        assert_eq!(stream.finish().await.expect("a reply").bytes, "enough");
+        client.close().await;
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// Replays a bug: streams kept the memory for one part while they waited for that of the next, so
+/// they waited for each other.
+#[test]
+fn streams_do_not_wait_for_the_memory_of_each_other() {
+    everywhere(async |bed: &Bed| {
+        let server = Server::builder().max_bytes(300_000).bind(bed.addr()).await.expect("a server");
+        let (server, addr) = start(server, echo);
+        let client = Client::new(addr);
+        let streams = [open(&client).await, open(&client).await, open(&client).await];
+        for len in [90_000, 280_000, 100_000] {
+            for stream in &streams {
+                stream.send(vec![3; len]).await.expect("it goes");
+            }
+            for stream in &streams {
+                assert_eq!(stream.next().await.expect("a part").expect("one for each").len(), len);
+            }
+        }
+        drop(streams);
+        client.close().await;
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// Replays a bug: a part whose sending was given up was missing, and the stream ended well.
+#[test]
+fn a_part_that_was_given_up_is_missed() {
+    in_a_world(async |bed: &Bed| {
+        let given_up = Arc::new(Semaphore::new(0));
+        let gives_up = Arc::clone(&given_up);
+        let handler = move |call: Call| {
+            let gives_up = Arc::clone(&gives_up);
+            async move {
+                call.send(vec![1; 100]).await?;
+                let late = bmi::timeout(Duration::from_millis(50), call.send(vec![2; 100_000])).await;
+                late.expect_err("nobody fetches it");
+                gives_up.add_permits(1);
+                assert_eq!(call.send(vec![3; 100]).await.expect_err("one is missing").kind(), ErrorKind::Protocol);
+                call.reply(b"as if nothing had happened").await
+            }
+        };
+        let (server, addr) = bed.serve(handler).await;
+        let client = Client::builder().offer(0).to(addr);
+        let stream = client.call(b"").timeout(LIMIT).stream().await.expect("a stream");
+        assert_eq!(stream.next().await.expect("a part").expect("the first").len(), 100);
+        ask(&stream);
+        given_up.acquire().await.expect("open").forget();
+        assert_eq!(stream.finish().await.expect_err("one is missing").kind(), ErrorKind::Protocol);
+        client.close().await;
+        server.shutdown(Duration::from_secs(1)).await;
     });
 }
 

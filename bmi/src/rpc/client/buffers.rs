@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::{Bytes, Error, Memory};
+use crate::{Bytes, Error, ErrorKind, Memory};
 
 /// Number of buffers that are kept: of the usual length, and of others.
 const KEPT: usize = 64;
@@ -53,14 +53,16 @@ impl Buffers {
             drop(kept);
             return buffer.map_or_else(|| Memory::zeroed(self.usual), Ok);
         }
-        let fits = |buffer: &Memory| (len..=2 * len).contains(&buffer.len());
+        let long = len.checked_next_multiple_of(STEP).filter(|len| *len <= isize::MAX as usize / 2);
+        let long = long.ok_or_else(|| Error::new(ErrorKind::Exhausted, format!("no memory for {len} bytes")))?;
+        let fits = |buffer: &Memory| (long..=2 * long).contains(&buffer.len());
         if let Some(at) = kept.long.iter().rposition(fits) {
             let buffer = kept.long.swap_remove(at);
             kept.bytes -= buffer.len();
             return Ok(buffer);
         }
         drop(kept);
-        Memory::zeroed(len.next_multiple_of(STEP))
+        Memory::zeroed(long)
     }
 
     /// Returns the first `len` bytes of a buffer. It comes back when they are dropped.

@@ -19,12 +19,16 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use self::link::Link;
 pub use self::link::LinkState;
+use self::receive::{Failure, From};
 pub use self::request::{Reply, Request};
 pub use self::stream::Stream;
 use super::addrs::IntoAddrs;
 use super::metrics::ClientMetrics;
 use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, Place, permits, place};
 use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions};
+
+/// Pause before a call is made again for the first time.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
 
 /// A client of a service: it connects when a call needs it, and again.
 ///
@@ -306,6 +310,18 @@ impl Inner {
             if next >= deadline {
                 return Err(error);
             }
+        }
+    }
+
+    /// Notes what a failure says of a connection. So many replies had come before the call.
+    fn failed(&self, at: usize, peer: &SharedPeer, failure: &Failure, replies: u64) {
+        match (failure.from, failure.error.kind()) {
+            (From::Unsent | From::Connection, ErrorKind::PeerLost | ErrorKind::Refused) => {
+                self.links[at].lost(peer, &failure.error);
+            }
+            (From::Connection, ErrorKind::TimedOut) => self.links[at].timed_out(replies),
+            (From::Server, ErrorKind::Refused) => self.pass_on(at),
+            _ => {}
         }
     }
 

@@ -22,6 +22,8 @@ pub(super) enum From {
     Unsent,
     /// The connection, after the request was sent.
     Connection,
+    /// This side, which cannot take the data of the reply.
+    Here,
     /// The server, before the handler has begun.
     Server,
     /// The handler. Its kind is about what the handler did, not about this connection.
@@ -65,7 +67,8 @@ impl Offered<'_> {
 impl<'a> Receiving<'a> {
     /// Returns the length of the longest data that the call takes.
     pub(super) fn max_reply(&self) -> u64 {
-        self.into.map_or(self.client.settings.max_reply, |into| into.len() as u64)
+        let settings = &self.client.settings;
+        self.into.map_or(settings.max_reply.min(settings.max_bytes), |into| into.len() as u64)
     }
 
     /// Returns the time until the call's deadline, in us.
@@ -73,7 +76,8 @@ impl<'a> Receiving<'a> {
         self.deadline.since(self.peer.endpoint().now()).as_micros() as u64
     }
 
-    /// Returns memory to offer: as much as the client is told to, or as the last replies needed.
+    /// Returns memory to offer for the reply of a call: as much as the client is told to, or as the
+    /// last replies needed.
     ///
     /// # Errors
     /// `Exhausted` if there is no memory.
@@ -84,9 +88,24 @@ impl<'a> Receiving<'a> {
             return Ok(None);
         }
         let more = (expected > usual).then(|| client.bytes.try_acquire_many(permits(expected as u64) as u32).ok());
-        let permit = more.flatten();
-        let len = if permit.is_some() { expected } else { usual };
-        Ok(Some(Offered { memory: link.buffers.take(len)?, _permit: permit }))
+        let more = more.flatten().and_then(|permit| Some((permit, link.buffers.take(expected).ok()?)));
+        match more {
+            Some((permit, memory)) => Ok(Some(Offered { memory, _permit: Some(permit) })),
+            None => self.offer_usual(),
+        }
+    }
+
+    /// Returns memory to offer for a part. Those who ask for parts may wait for long, so they hold
+    /// no memory that others wait for.
+    ///
+    /// # Errors
+    /// As [`Receiving::offer`].
+    pub(super) fn offer_usual(&self) -> Result<Option<Offered<'a>>, Error> {
+        let (usual, buffers) = (self.client.settings.offer, &self.client.links[self.link].buffers);
+        match usual {
+            0 => Ok(None),
+            _ => Ok(Some(Offered { memory: buffers.take(usual)?, _permit: None })),
+        }
     }
 
     /// Takes what the server has answered.
@@ -110,13 +129,11 @@ impl<'a> Receiving<'a> {
             };
             return Err(Failure { error, from: if head.not_begun { From::Server } else { From::Handler } });
         }
-        if offered.is_some() {
-            link.expect(head.data.min(self.max_reply()) as usize);
-        }
+        let was_offered = offered.is_some();
         let data = match head.place {
             Place::Behind => {
                 keep(offered);
-                self.copied(bytes.slice(end..)).map_err(sent)?
+                self.copied(bytes.slice(end..)).map_err(|error| Failure { error, from: From::Here })?
             }
             Place::InMemory if head.data != reply.data => return Err(sent(short(head.data, reply.data))),
             Place::InMemory => match offered {
@@ -125,9 +142,16 @@ impl<'a> Receiving<'a> {
             },
             Place::Kept { number } => {
                 keep(offered);
-                Box::pin(self.fetch(number, head.data)).await.map_err(sent)?
+                let fetched = Box::pin(self.fetch(number, head.data)).await;
+                fetched.map_err(|error| match error.kind() {
+                    ErrorKind::PeerLost | ErrorKind::TimedOut | ErrorKind::Refused => sent(error),
+                    _ => Failure { error, from: From::Here },
+                })?
             }
         };
+        if was_offered {
+            link.expect(head.data as usize);
+        }
         self.client.metrics.received(end - REPLY_HEAD, head.data);
         // To share the bytes would allocate. Most replies have nothing behind them.
         if end < bytes.len() {
@@ -152,7 +176,7 @@ impl<'a> Receiving<'a> {
     /// Asks for the data of a reply, with memory of its length.
     async fn fetch(&self, number: u64, len: u64) -> Result<Bytes, Error> {
         let (client, most) = (self.client, self.max_reply());
-        if len > most.min(client.settings.max_bytes) && self.into.is_none() || len > most {
+        if len > most {
             return Err(too_large(len, most));
         }
         let whole = usize::try_from(len).expect("within the limit of a reply");
@@ -180,7 +204,7 @@ impl<'a> Receiving<'a> {
 }
 
 fn too_large(len: u64, most: u64) -> Error {
-    let text = format!("a reply with {len} bytes of data, and this side takes {most} (max_reply)");
+    let text = format!("a reply with {len} bytes of data, and this side takes {most} (max_reply, max_bytes)");
     Error::new(ErrorKind::TooLarge, text).during("call")
 }
 

@@ -11,15 +11,14 @@ use bmi_core::{SharedPeer, Time};
 use tracing::Instrument;
 
 use super::receive::{Failure, From, Receiving};
-use super::{Inner, Stream};
+use super::{FIRST_PAUSE, Inner, Stream};
 use crate::rpc::Trace;
 use crate::rpc::trace::of_call;
 use crate::rpc::wire::{REQUEST_HEAD, RequestHead, RequestKind, append_trace};
 use crate::{Body, Bytes, Error, ErrorKind, MemList, Options};
 
-/// Pause before a call is made again, at first and at most. Without one it is made again once, when
-/// a connection is lost.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// Longest pause before a call is made again. Without one it is made again once, when a connection
+/// is lost.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 /// A call that is about to be made. Await it, or [`wait`](Request::wait) for it on a thread.
@@ -140,21 +139,13 @@ impl Request {
         let mut pause = Duration::ZERO;
         loop {
             let (at, peer) = client.peer(deadline).await?;
-            let link = &client.links[at];
-            let replies = link.replies();
+            let replies = client.links[at].replies();
             let failure = match self.once(at, &peer, deadline).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
             let (kind, idempotent) = (failure.error.kind(), self.idempotent);
-            match (failure.from, kind) {
-                (From::Unsent | From::Connection, ErrorKind::PeerLost | ErrorKind::Refused) => {
-                    link.lost(&peer, &failure.error);
-                }
-                (From::Connection, ErrorKind::TimedOut) => link.timed_out(replies),
-                (From::Server, ErrorKind::Refused) => client.pass_on(at),
-                _ => {}
-            }
+            client.failed(at, &peer, &failure, replies);
             let may_succeed = failure.error.is_retryable() || kind == ErrorKind::Abandoned;
             let repeats = failure.may_be_repeated() || idempotent && may_succeed;
             let error = failure.error;

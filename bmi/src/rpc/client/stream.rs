@@ -8,17 +8,18 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
+use bmi_core::runtime::Runtime;
 use bmi_core::{SharedPeer, Time};
 use futures_util::future::{MaybeDone, maybe_done};
 use tokio::sync::Mutex;
 
 use super::receive::{Failure, From, Offered, Receiving};
-use super::{Inner, Reply};
+use super::{FIRST_PAUSE, Inner, Reply};
 use crate::rpc::wire::{REQUEST_HEAD, RequestHead, RequestKind, StreamEvent};
 use crate::rpc::{Trace, WINDOW};
 use crate::{Body, Bytes, Error, ErrorKind, MemList, Options};
@@ -75,6 +76,8 @@ async fn end(answer: &mut Answer) -> Result<Reply, Failure> {
 pub struct Stream {
     link: Link,
     number: u32,
+    /// Replies of the address before the call.
+    replies: u64,
     sending: Mutex<Parts>,
     receiving: Mutex<Parts>,
     outcome: Mutex<Outcome>,
@@ -136,12 +139,14 @@ impl Stream {
             message[..REQUEST_HEAD].copy_from_slice(&head.encode());
             let call = match link.peer.call(&message, Body::None, Options::by(deadline)) {
                 Ok(call) => call,
-                Err(error) if error.kind() == ErrorKind::PeerLost => {
+                Err(error) if matches!(error.kind(), ErrorKind::PeerLost | ErrorKind::Refused) => {
                     client.links[at].lost(&link.peer, &error);
+                    client.any_handle()?.sleep(FIRST_PAUSE).await?;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
+            let replies = client.links[at].replies();
             client.metrics.sent(message.len() - REQUEST_HEAD, 0);
             let own = link.clone();
             let outcome = begin(async move {
@@ -156,6 +161,7 @@ impl Stream {
             return Ok(Stream {
                 link,
                 number,
+                replies,
                 sending: Mutex::new(Parts::new()),
                 receiving: Mutex::new(Parts::new()),
                 outcome: Mutex::new(Outcome::Waits(outcome)),
@@ -184,27 +190,41 @@ impl Stream {
         }
         while let Some(answered) = sending.answered().await {
             if let Err(failure) = answered {
-                self.over(failure).await?;
-                let text = "the handler has replied, and takes no more parts: Stream::finish has its reply";
-                return Err(Error::new(ErrorKind::Cancelled, text).during("send"));
+                return Err(self.unsent(failure).await);
             }
             sending.window = WINDOW;
         }
         let event = StreamEvent::Part { turn: sending.turn };
-        let answer = self.tell(event, move |_| if part.is_empty() { Body::None } else { Body::Out(part) });
+        match self.tell(event, move |_| if part.is_empty() { Body::None } else { Body::Out(part) }) {
+            Ok(answer) => sending.answers.push_back(answer),
+            Err(failure) => return Err(self.unsent(failure).await),
+        }
         sending.turn += 1;
-        sending.answers.push_back(answer);
         Ok(())
+    }
+
+    /// Returns why a part was not taken.
+    async fn unsent(&self, failure: Failure) -> Error {
+        let text = "the handler has replied, and takes no more parts: Stream::finish has its reply";
+        self.over(failure).await.err().unwrap_or_else(|| Error::new(ErrorKind::Cancelled, text).during("send"))
     }
 
     /// Says that no more parts follow. The handler's [`Call::next`](crate::Call::next) returns
     /// `None` behind the last. This side may receive further parts.
-    pub async fn end(&self) {
+    ///
+    /// # Errors
+    /// `Exhausted` if it could not be sent. It may be called again.
+    pub async fn end(&self) -> Result<(), Error> {
         let mut sending = self.sending.lock().await;
-        if !std::mem::replace(&mut sending.is_over, true) {
-            let answer = self.tell(StreamEvent::End { takes: true }, |_| Body::None);
-            sending.answers.push_back(answer);
+        if !sending.is_over {
+            let event = StreamEvent::End { parts: sending.turn, takes: true };
+            match self.tell(event, |_| Body::None) {
+                Ok(answer) => sending.answers.push_back(answer),
+                Err(failure) => self.over(failure).await?,
+            }
+            sending.is_over = true;
         }
+        Ok(())
     }
 
     /// Returns the next part that the handler sends, and `None` when it has replied: then
@@ -219,12 +239,20 @@ impl Stream {
         if !receiving.is_over {
             while receiving.answers.len() < receiving.window {
                 let event = StreamEvent::Demand { turn: receiving.turn };
-                let answer = self.tell(event, |offered| offered.map_or(Body::None, Body::In));
+                match self.tell(event, |offered| offered.map_or(Body::None, Body::In)) {
+                    Ok(answer) => receiving.answers.push_back(answer),
+                    // Those that are under way go on.
+                    Err(_) if !receiving.answers.is_empty() => break,
+                    Err(failure) => {
+                        self.over(failure).await?;
+                        receiving.is_over = true;
+                        return Ok(None);
+                    }
+                }
                 receiving.turn += 1;
-                receiving.answers.push_back(answer);
             }
             let first = receiving.answers.front_mut().expect("the window is not empty");
-            let answered = end(first).await;
+            let answered = self.drive(first).await;
             receiving.answers.pop_front();
             match answered {
                 Ok(reply) => {
@@ -246,7 +274,13 @@ impl Stream {
     /// # Errors
     /// Those of a call.
     pub async fn finish(mut self) -> Result<Reply, Error> {
-        let last = self.tell(StreamEvent::End { takes: false }, |_| Body::None);
+        let parts = self.sending.get_mut().turn;
+        let last = self.tell(StreamEvent::End { parts, takes: false }, |_| Body::None);
+        if let Err(Failure { error, from: From::Unsent }) = &last
+            && error.kind() != ErrorKind::PeerLost
+        {
+            return Err(error.clone());
+        }
         let outcome = self.outcome().await;
         self.is_finished = true;
         drop(last);
@@ -257,23 +291,49 @@ impl Stream {
 impl Stream {
     /// Tells the server something of this stream, now. `body` makes the data of memory that is
     /// offered for a part, if one is asked for.
-    fn tell(&self, event: StreamEvent, body: impl FnOnce(Option<MemList>) -> Body + Send + 'static) -> Answer {
+    ///
+    /// # Errors
+    /// The failure, if nothing was sent.
+    fn tell(
+        &self,
+        event: StreamEvent,
+        body: impl FnOnce(Option<MemList>) -> Body + Send + 'static,
+    ) -> Result<Answer, Failure> {
         let (link, stream) = (self.link.clone(), self.number);
-        begin(async move {
+        let mut answer = begin(async move {
             let unsent = |error| Failure { error, from: From::Unsent };
             let receiving = link.receiving();
             let offered = match event {
-                StreamEvent::Demand { .. } => receiving.offer().map_err(unsent)?,
+                StreamEvent::Demand { .. } => receiving.offer_usual().map_err(unsent)?,
                 _ => None,
             };
             let kind = RequestKind::Stream { stream, event };
             let head = RequestHead { kind, time_us: receiving.time_us(), trace: None }.encode();
             let body = body(offered.as_ref().map(Offered::list));
-            link.client.metrics.sent(0, if let Body::Out(part) = &body { part.len() } else { 0 });
+            let len = if let Body::Out(part) = &body { part.len() } else { 0 };
             let call = link.peer.call(&head, body, Options::by(link.deadline)).map_err(unsent)?;
+            link.client.metrics.sent(0, len);
             let reply = call.reply().await.map_err(|error| Failure { error, from: From::Connection })?;
             receiving.take(reply, offered).await
+        });
+        match &answer {
+            MaybeDone::Done(Err(failure)) if failure.from == From::Unsent => {
+                Err(Pin::new(&mut answer).take_output().and_then(Result::err).expect("it has failed"))
+            }
+            _ => Ok(answer),
+        }
+    }
+
+    /// Waits for an answer, and moves parts that the server asks this side to write.
+    async fn drive(&self, answer: &mut Answer) -> Result<Reply, Failure> {
+        poll_fn(|cx| {
+            if let Ok(mut sending) = self.sending.try_lock() {
+                sending.answers.iter_mut().for_each(|part| _ = Pin::new(part).poll(cx));
+            }
+            Pin::new(&mut *answer).poll(cx)
         })
+        .await;
+        Pin::new(answer).take_output().expect("it is taken once")
     }
 
     /// Returns why a part has no answer: the handler's error, or nothing if it has replied.
@@ -289,10 +349,9 @@ impl Stream {
     async fn outcome(&self) -> Result<Reply, Error> {
         let mut outcome = self.outcome.lock().await;
         if let Outcome::Waits(answer) = &mut *outcome {
-            let ended = end(answer).await.map_err(|failure| {
-                if failure.from == From::Connection && failure.error.kind() == ErrorKind::PeerLost {
-                    self.link.client.links[self.link.at].lost(&self.link.peer, &failure.error);
-                }
+            let ended = self.drive(answer).await.map_err(|failure| {
+                let Link { client, at, peer, .. } = &self.link;
+                client.failed(*at, peer, &failure, self.replies);
                 failure.error
             });
             *outcome = Outcome::Is(ended);
@@ -307,8 +366,11 @@ impl Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         if !self.is_finished {
-            // It goes now, or the call's deadline ends the handler.
-            drop(self.tell(StreamEvent::Close, |_| Body::None));
+            // Without a runtime it goes now, or the call's deadline ends the handler.
+            let told = self.tell(StreamEvent::Close, |_| Body::None);
+            if let (Ok(mut answer @ MaybeDone::Future(_)), Ok(runtime)) = (told, Runtime::current()) {
+                runtime.spawn(async move { end(&mut answer).await.is_ok() });
+            }
         }
     }
 }

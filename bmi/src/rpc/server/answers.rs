@@ -1,6 +1,9 @@
 //! Answers that need no handler.
 
+use std::task::{Context, Waker};
+
 use bmi_core::AnyThread;
+use bmi_core::runtime::Runtime;
 
 use crate::rpc::GRACE;
 use crate::rpc::wire::{Place, REPLY_HEAD, ReplyHead};
@@ -39,6 +42,18 @@ pub(super) async fn pong(call: Incoming<AnyThread>) {
 pub(super) async fn acknowledge(call: Incoming<AnyThread>, options: Options) -> Result<(), Error> {
     let head = ReplyHead { error: None, not_begun: false, place: Place::Behind, len: 0, data: 0 };
     call.reply(&head.encode(), None, options).await
+}
+
+/// Sends an answer, although whoever asks for it may be dropped.
+pub(super) fn detach(answer: impl Future<Output = Result<(), Error>> + Send + 'static) {
+    let mut answer = Box::pin(answer);
+    // Most end at once. If it fails, the client finds out.
+    let ended = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    if ended.is_pending()
+        && let Ok(runtime) = Runtime::current()
+    {
+        runtime.spawn(answer);
+    }
 }
 
 /// Replies with data that goes into the memory of the call.

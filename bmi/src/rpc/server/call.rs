@@ -14,10 +14,11 @@ use bmi_core::SharedPeer;
 use bmi_core::runtime::Instant;
 use futures_util::future::select;
 
-use super::answers::{acknowledge, fail};
+use super::answers::{acknowledge, detach, fail};
 use super::arrival::data_len;
 use super::held::Held;
-use super::reply::{Replying, answer};
+use super::reply::{Answers, Replying, answer};
+use super::streams::Stream;
 use crate::rpc::Trace;
 use crate::rpc::wire::REPLY_HEAD;
 use crate::{Addr, Bytes, Error, ErrorKind, MemList, Memory};
@@ -102,7 +103,10 @@ impl Call {
             self.taken.store(true, Ordering::Relaxed);
             return Ok(Some(data));
         };
+        let _in_turn = stream.taking.lock().await;
         loop {
+            // What waits for the memory of others does not keep some of its own.
+            self.held.release();
             if let Some(bytes) = stream.take_fetched() {
                 return Ok(Some(bytes));
             }
@@ -117,13 +121,14 @@ impl Call {
             self.held.shared().metrics.received(len);
             // It is not lost if this is dropped now.
             stream.keep_fetched(memory.into_bytes());
-            acknowledge(part.take(), options).await?;
+            detach(acknowledge(part.take(), options));
         }
     }
 
     /// Sends a part to the client: `Bytes`, a `Vec`, [`Memory`] or a list of pieces, of any length
     /// up to what the client takes. It waits until the client asks for one, and has been received
-    /// when this returns. So a client that is slow slows its handler.
+    /// when this returns. So a client that is slow slows its handler. If it is dropped before, the
+    /// stream is broken: no further part can be sent, and the client gets an error.
     ///
     /// # Errors
     /// `Cancelled` if the client has dropped the stream; `TimedOut`, `PeerLost`; `TooLarge`;
@@ -136,7 +141,10 @@ impl Call {
             return Err(Error::new(ErrorKind::Invalid, text).during("send"));
         };
         let demand = stream.demand().await?.take();
-        answer(&self.held, demand, vec![0; REPLY_HEAD], Some(part)).await
+        let unfinished = stream.broken_unless_done();
+        answer(&self.held, demand, vec![0; REPLY_HEAD], Some(part), Answers::Demand).await?;
+        unfinished.done();
+        Ok(())
     }
 
     /// Returns the trace that the client's call belongs to, with the client's span.
@@ -161,14 +169,14 @@ impl Call {
         match self.held.stream() {
             None => gone.await,
             Some(stream) => {
-                select(pin!(gone), pin!(stream.closed())).await;
+                select(pin!(gone), pin!(stream.dropped())).await;
             }
         }
     }
 
     /// Returns true if the client is gone.
     pub fn is_client_gone(&self) -> bool {
-        self.peer.limits().is_none()
+        self.peer.limits().is_none() || self.held.stream().is_some_and(Stream::is_dropped)
     }
 
     /// Replies. Add data with [`Replying::data`], and await the result.

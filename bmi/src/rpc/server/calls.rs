@@ -30,8 +30,8 @@ use bmi_core::{AnyThread, Message, Time};
 use futures_util::FutureExt;
 use futures_util::future::{Either, join_all, select};
 
-use super::arrival::{Arrival, data_len};
 use super::answers::{fail, pong, refuse};
+use super::arrival::{Arrival, data_len};
 use super::held::Held;
 use super::streams::Open;
 use super::watch::Running;
@@ -127,17 +127,17 @@ impl<H: Handler> Calls<H> {
                 self.admit(Arrival { call, deadline, max_reply, request, trace, stream: None });
             }
             RequestKind::Stream { stream, event: StreamEvent::Open { max_reply } } => {
-                let Some(open) = self.shared.streams.open(peer, stream) else {
+                let Some(open) = self.shared.streams.open(call.peer(), stream) else {
                     return self.refuse(call, Error::new(ErrorKind::Invalid, "a stream that is open already"));
                 };
                 self.admit(Arrival { call, deadline, max_reply, request, trace, stream: Some(open) });
             }
             RequestKind::Stream { stream, event } => match self.too_large(data_len(&call)) {
                 Some(error) if matches!(event, StreamEvent::Part { .. }) => {
-                    self.shared.streams.note(peer, stream, StreamEvent::Close, None);
-                    self.refuse(call, error);
+                    self.shared.streams.too_large(peer, stream);
+                    self.aside(peer, fail(call, error, false));
                 }
-                _ => self.shared.streams.note(peer, stream, event, Some(call)),
+                _ => self.shared.streams.note(peer, stream, event, call),
             },
             RequestKind::Fetch { number } => {
                 let shared = Arc::clone(&self.shared);
@@ -312,6 +312,9 @@ async fn handle<H: Handler>(calls: &Calls<H>, mut arrival: Arrival) {
     let (deadline, request, trace) = (arrival.deadline, arrival.request.clone(), arrival.trace);
     let peer = arrival.call.peer().clone();
     let late = || Error::new(ErrorKind::TimedOut, "the call's deadline passed at the server");
+    if peer.limits().is_none() {
+        return; // Nobody waits for it.
+    }
     if Instant::now().time() >= deadline {
         calls.shared.metrics.refused(ErrorKind::TimedOut);
         return Box::pin(refuse(arrival.call, late())).await;

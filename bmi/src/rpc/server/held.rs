@@ -79,6 +79,12 @@ impl Held {
         Ok(())
     }
 
+    /// Gives back what [`Held::reserve`] has taken.
+    pub(super) fn release(&self) {
+        let taken = std::mem::take(&mut *self.0.permits.lock().unwrap_or_else(PoisonError::into_inner));
+        self.0.shared.bytes.add_permits(taken);
+    }
+
     /// Takes the call if its handler has not answered it.
     pub(super) fn unanswered(&self) -> Option<Incoming<AnyThread>> {
         self.slot().take()

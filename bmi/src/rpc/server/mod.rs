@@ -8,6 +8,7 @@ mod held;
 mod kept;
 mod reply;
 mod streams;
+mod until;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,7 +105,9 @@ impl Server {
     /// goes to the client, with its kind and its text. A handler that ends without a reply, or
     /// panics, ends its own call only, as [`ErrorKind::Abandoned`].
     ///
-    /// Dropping the future stops the server from taking calls. Those that have begun go on.
+    /// Dropping the future stops the server from taking anything. Calls that have begun go on, but
+    /// their streams stand still, and replies of more data than the client offers are not fetched.
+    /// [`Server::shutdown`] ends in order.
     ///
     /// # Errors
     /// `Invalid` outside of a tokio runtime and of a world, or if the server serves already.
@@ -124,7 +127,7 @@ impl Server {
         let accepting = runtime.spawn(Arc::clone(&calls).accept(handle.clone()));
         let shared = Arc::clone(&self.shared);
         shared.watch.serves(true);
-        runtime.spawn(async move { shared.watch.run(&handle).await });
+        runtime.spawn(async move { shared.watch.run(&handle, &shared.streams).await });
         let refuses = Arc::clone(&calls);
         let refusing = runtime.spawn(async move { refuses.refuse_at_the_end().await });
         let tasks = [&accepting, &refusing].map(|task| task.abort_handle());

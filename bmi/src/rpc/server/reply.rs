@@ -15,6 +15,7 @@ use futures_util::future::{Either, select};
 
 use super::answers::{append, fail};
 use super::held::Held;
+use super::streams::Stream;
 use crate::paths::Direction;
 use crate::rpc::wire::{Place, REPLY_HEAD, ReplyHead};
 use crate::{Error, ErrorKind, Incoming, MemList};
@@ -46,14 +47,27 @@ impl Replying {
     async fn send(self) -> Result<(), Error> {
         let Replying { held, message, data } = self;
         let call = held.take()?;
+        if held.stream().is_some_and(Stream::is_broken) {
+            let error = Error::new(ErrorKind::Protocol, "a part of the stream is missing").during("reply");
+            Box::pin(fail(call, error.clone(), false)).await;
+            return Err(error);
+        }
         // The client need not ask for further parts before it takes the reply.
         held.stream().inspect(|stream| stream.answered());
-        answer(&held, call, message, data).await
+        answer(&held, call, message, data, Answers::Call).await
     }
 }
 
-/// Answers a call: the handler's own, or one that asks for a part. In front of `message` there is
-/// room for the head.
+/// What is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answers {
+    /// The handler's own call.
+    Call,
+    /// One that asks for a part.
+    Demand,
+}
+
+/// Answers a call. In front of `message` there is room for the head.
 ///
 /// # Errors
 /// `TooLarge`, and those of the transfer.
@@ -62,6 +76,7 @@ pub(super) async fn answer(
     call: Incoming<AnyThread>,
     mut message: Vec<u8>,
     data: Option<MemList>,
+    of: Answers,
 ) -> Result<(), Error> {
     let options = held.options();
     let (len, bytes) = (message.len() - REPLY_HEAD, data.as_ref().map_or(0, MemList::len) as u64);
@@ -104,9 +119,28 @@ pub(super) async fn answer(
     message[..REPLY_HEAD].copy_from_slice(&head(Place::Kept { number: waiting.number() }));
     call.reply(&message, None, options).await?;
     // The deadline of the call ends this too.
-    match select(pin!(waiting.fetched()), pin!(held.shared().watch.gone(&peer))).await {
+    let over = async {
+        let gone = async {
+            held.shared().watch.gone(&peer).await;
+            Error::new(ErrorKind::PeerLost, "the client is gone").during("reply")
+        };
+        match held.stream() {
+            None => gone.await,
+            Some(stream) if of == Answers::Demand => {
+                select(pin!(gone), pin!(stream.takes_no_more())).await.factor_first().0
+            }
+            Some(stream) => {
+                let dropped = async {
+                    stream.dropped().await;
+                    Error::new(ErrorKind::Cancelled, "the client has dropped the stream").during("reply")
+                };
+                select(pin!(gone), pin!(dropped)).await.factor_first().0
+            }
+        }
+    };
+    match select(pin!(waiting.fetched()), pin!(over)).await {
         Either::Left((fetched, _)) => fetched,
-        Either::Right(_) => Err(Error::new(ErrorKind::PeerLost, "the client is gone").during("reply")),
+        Either::Right((error, _)) => Err(error),
     }
 }
 

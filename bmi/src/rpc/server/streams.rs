@@ -8,10 +8,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bmi_core::AnyThread;
+use bmi_core::{AnyThread, SharedPeer};
 use tokio::sync::Notify;
 
-use super::watch::until;
+use super::until::until;
 use crate::rpc::WINDOW;
 use crate::rpc::wire::StreamEvent;
 use crate::{Bytes, Error, ErrorKind, Incoming, PeerId};
@@ -29,6 +29,8 @@ pub(super) struct Streams {
 pub(super) struct Stream {
     state: Mutex<State>,
     changed: Notify,
+    /// Held by the handler's task that takes a part, so that parts stay in order.
+    pub(super) taking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -40,6 +42,8 @@ struct State {
     fetched: VecDeque<Bytes>,
     /// Why no more parts come.
     end: Option<End>,
+    /// The client has dropped the call, be it answered or not.
+    is_dropped: bool,
 }
 
 /// Calls of the client, in the order of their turns.
@@ -57,7 +61,11 @@ enum End {
     Finished,
     /// The client has dropped the call.
     Closed,
-    /// The client has broken a rule.
+    /// The connection is gone.
+    Lost,
+    /// The client has sent a part that is too long.
+    TooLarge,
+    /// The client has broken a rule, or the handler has dropped a part while it was sent.
     Broken,
     /// The handler has replied, or has ended.
     Answered,
@@ -69,7 +77,11 @@ impl End {
         let (kind, text) = match self {
             End::Ended | End::Finished => (ErrorKind::Cancelled, "the client takes no more parts"),
             End::Closed => (ErrorKind::Cancelled, "the client has dropped the stream"),
-            End::Broken => (ErrorKind::Protocol, "the client has broken the rules of a stream"),
+            End::Lost => (ErrorKind::PeerLost, "the connection is gone"),
+            End::TooLarge => (ErrorKind::TooLarge, "the client has sent a part that is too long (max_data)"),
+            End::Broken => {
+                (ErrorKind::Protocol, "a part is missing: the client has left it out, or its send was dropped")
+            }
             End::Answered => (ErrorKind::Invalid, "the call was answered"),
         };
         Error::new(kind, text).during("stream")
@@ -82,23 +94,40 @@ impl Streams {
     }
 
     /// Begins a stream; `None` if the peer has given this number twice.
-    pub(super) fn open(self: &Arc<Self>, peer: PeerId, number: u32) -> Option<Open> {
-        let (key, stream) = ((peer, number), Arc::<Stream>::default());
+    pub(super) fn open(self: &Arc<Self>, peer: &SharedPeer, number: u32) -> Option<Open> {
+        let (key, stream) = ((peer.id(), number), Arc::<Stream>::default());
         let mut table = self.table();
         if table.contains_key(&key) {
             return None;
         }
         table.insert(key, Arc::clone(&stream));
+        drop(table);
+        // The loss may have been reported before.
+        if peer.limits().is_none() {
+            stream.set_end(End::Lost);
+        }
         Some(Open { streams: Arc::clone(self), key, stream })
     }
 
     /// Notes what a client says of a stream. If the stream is over, `call` is dropped, and the
     /// client is told that there is no answer.
-    pub(super) fn note(&self, peer: PeerId, number: u32, event: StreamEvent, call: Option<Incoming<AnyThread>>) {
+    pub(super) fn note(&self, peer: PeerId, number: u32, event: StreamEvent, call: Incoming<AnyThread>) {
         let stream = self.table().get(&(peer, number)).cloned();
         if let Some(stream) = stream {
             stream.note(event, call);
         }
+    }
+
+    /// Notes that a client has sent a part that is too long.
+    pub(super) fn too_large(&self, peer: PeerId, number: u32) {
+        let stream = self.table().get(&(peer, number)).cloned();
+        stream.inspect(|stream| stream.set_end(End::TooLarge));
+    }
+
+    /// Ends the streams of a peer that is gone.
+    pub(super) fn lost(&self, peer: PeerId) {
+        let lost: Vec<_> = self.table().range((peer, 0)..=(peer, u32::MAX)).map(|(_, stream)| stream.clone()).collect();
+        lost.iter().for_each(|stream| stream.set_end(End::Lost));
     }
 }
 
@@ -129,19 +158,21 @@ impl Stream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, event: StreamEvent, mut call: Option<Incoming<AnyThread>>) {
+    fn note(&self, event: StreamEvent, call: Incoming<AnyThread>) {
         let mut state = self.state();
         let bound = if state.begun { WINDOW } else { 1 };
+        state.is_dropped |= event == StreamEvent::Close;
+        let (sent, mut call) = (state.parts.next, Some(call));
         let end = match (event, state.end) {
-            (_, Some(end @ (End::Closed | End::Broken | End::Answered))) => Some(end),
+            (_, Some(end)) if !matches!(end, End::Ended | End::Finished) => Some(end),
             (StreamEvent::Part { turn }, None) if state.parts.push(turn, bound, &mut call) => None,
             (StreamEvent::Demand { turn }, end @ (None | Some(End::Ended)))
                 if state.demands.push(turn, WINDOW, &mut call) =>
             {
                 end
             }
-            (StreamEvent::End { takes: true }, None) => Some(End::Ended),
-            (StreamEvent::End { takes: false }, _) => Some(End::Finished),
+            (StreamEvent::End { parts, takes: true }, None) if parts == sent => Some(End::Ended),
+            (StreamEvent::End { parts, takes: false }, _) if parts == sent => Some(End::Finished),
             (StreamEvent::Close, _) => Some(End::Closed),
             _ => Some(End::Broken),
         };
@@ -150,6 +181,27 @@ impl Stream {
         self.changed.notify_waiters();
         // What was not kept is dropped behind the lock.
         drop(call);
+    }
+
+    /// Ends it, unless it is over.
+    fn set_end(&self, end: End) {
+        let mut state = self.state();
+        if matches!(state.end, None | Some(End::Ended | End::Finished)) {
+            state.end = Some(end);
+        }
+        state.is_dropped |= end == End::Lost;
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    /// Ends it when the value that is returned is dropped, unless that is told otherwise.
+    pub(super) fn broken_unless_done(&self) -> Unfinished<'_> {
+        Unfinished(Some(self))
+    }
+
+    /// Returns true if a part is missing.
+    pub(super) fn is_broken(&self) -> bool {
+        self.state().end == Some(End::Broken)
     }
 
     /// Notes that the handler has replied or ended. What waits is told that there is no answer.
@@ -212,8 +264,36 @@ impl Stream {
     }
 
     /// Waits until the client has dropped the stream.
-    pub(super) async fn closed(&self) {
-        until(&self.changed, || matches!(self.state().end, Some(End::Closed | End::Broken)).then_some(())).await;
+    pub(super) async fn dropped(&self) {
+        until(&self.changed, || self.is_dropped().then_some(())).await;
+    }
+
+    pub(super) fn is_dropped(&self) -> bool {
+        self.state().is_dropped
+    }
+
+    /// Waits until the client takes no part any more. Returns the error of one that is being sent.
+    pub(super) async fn takes_no_more(&self) -> Error {
+        until(&self.changed, || self.state().end.filter(|end| *end != End::Ended).map(End::error)).await
+    }
+}
+
+/// A part that is being sent.
+pub(super) struct Unfinished<'a>(Option<&'a Stream>);
+
+impl Unfinished<'_> {
+    pub(super) fn done(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let Some(stream) = self.0 else { return };
+        // The client must not take what follows for all of it.
+        if matches!(stream.state().end, None | Some(End::Ended)) {
+            stream.set_end(End::Broken);
+        }
     }
 }
 

@@ -12,6 +12,8 @@ use futures_util::future::select;
 use tokio::sync::Notify;
 
 use super::Shared;
+use super::streams::Streams;
+use super::until::until;
 use crate::{Handle, PeerId};
 
 /// What the calls of a server watch.
@@ -39,18 +41,19 @@ impl Watch {
 
     /// Wakes those that wait for the loss of a peer, until the endpoints are closed, or nobody
     /// serves and no call runs.
-    pub(super) async fn run(&self, handle: &Handle) {
-        let over = || (self.unserved.load(Ordering::Acquire) && self.is_idle()).then_some(());
-        select(pin!(self.watch(handle)), pin!(until(&self.idle, over))).await;
+    pub(super) async fn run(&self, handle: &Handle, streams: &Streams) {
+        let over = || (self.unserved.load(Ordering::SeqCst) && self.is_idle()).then_some(());
+        select(pin!(self.watch(handle, streams)), pin!(until(&self.idle, over))).await;
     }
 
-    async fn watch(&self, handle: &Handle) {
+    async fn watch(&self, handle: &Handle, streams: &Streams) {
         while let Ok(event) = handle.next_event().await {
             if let PeerEvent::Lost { peer, .. } = event {
                 let id = peer.id();
                 let woken: Vec<Waker> =
                     self.waiting().range((id, 0)..=(id, u64::MAX)).map(|(_, w)| w.clone()).collect();
                 woken.into_iter().for_each(Waker::wake);
+                streams.lost(id);
             }
         }
     }
@@ -72,12 +75,12 @@ impl Watch {
 
     /// Notes whether the server takes calls.
     pub(super) fn serves(&self, serves: bool) {
-        self.unserved.store(!serves, Ordering::Release);
+        self.unserved.store(!serves, Ordering::SeqCst);
         self.idle.notify_waiters();
     }
 
     pub(super) fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
+        self.stopped.store(true, Ordering::SeqCst);
         self.end.notify_waiters();
     }
 
@@ -86,7 +89,7 @@ impl Watch {
     }
 
     fn is_idle(&self) -> bool {
-        self.running.load(Ordering::Acquire) == 0
+        self.running.load(Ordering::SeqCst) == 0
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -122,8 +125,9 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         let watch = &self.0.watch;
-        let ends = watch.is_stopped() || watch.unserved.load(Ordering::Acquire);
-        if watch.running.fetch_sub(1, Ordering::AcqRel) == 1 && ends {
+        // The other side stores and then looks at the number. So one of both sees the other.
+        let is_idle = watch.running.fetch_sub(1, Ordering::SeqCst) == 1;
+        if is_idle && (watch.stopped.load(Ordering::SeqCst) || watch.unserved.load(Ordering::SeqCst)) {
             watch.idle.notify_waiters();
         }
     }
@@ -138,18 +142,5 @@ struct Waits<'a> {
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
         self.watch.waiting().remove(&self.key);
-    }
-}
-
-/// Waits until `look` returns something. Whoever changes that notifies.
-pub(super) async fn until<T>(notify: &Notify, mut look: impl FnMut() -> Option<T>) -> T {
-    loop {
-        let mut notified = pin!(notify.notified());
-        // From here on a change is not missed.
-        notified.as_mut().enable();
-        if let Some(found) = look() {
-            return found;
-        }
-        notified.await;
     }
 }
