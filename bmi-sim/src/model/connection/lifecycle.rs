@@ -146,10 +146,15 @@ impl Core {
 
     pub(crate) fn handle_accepted(&mut self, to: ConnRef, private: Box<[u8]>) {
         let Some(conn) = self.conn_mut(to).filter(|conn| conn.state == State::Connecting) else { return };
-        conn.state = State::Open;
-        let peer = conn.peer;
+        let Some(peer) = conn.peer else { return };
+        // The answer may have waited at a link that was down, while the other side was given up.
+        if self.conn(peer).is_none() {
+            return self.end(to, SimError::PeerSilent);
+        }
+        if let Some(conn) = self.conn_mut(to) {
+            conn.state = State::Open;
+        }
         self.set_deadline(to, u64::MAX);
-        let Some(peer) = peer else { return };
         self.report(to.adapter, Report::Established { conn: to.id(), private });
         self.send_packet(to, peer, Sending::control(Packet::Ready { to: peer }, 0));
     }

@@ -209,6 +209,28 @@ fn a_short_partition_costs_time_and_a_long_one_the_connection() {
     assert_eq!((a.ended, b.ended), (Some(ErrorKind::PeerLost), Some(ErrorKind::PeerLost)));
 }
 
+/// Replays a bug: the answer to a request waited at a link that was down, until the side that had
+/// given it was given up. When the link came up again, it made a connection that nobody answered at
+/// and that never ended.
+#[test]
+fn an_answer_of_a_side_that_was_given_up_makes_no_connection() {
+    let world = World::new(1);
+    let (client, server) = (world.node("client"), world.node("server"));
+    let (mut a, mut b) = (client.transport().unwrap(), server.transport().unwrap());
+    let addr = b.listen(&server.addr(1)).unwrap();
+    let asked = a.connect(&addr, b"", NEVER).unwrap();
+    world.run_for(Duration::from_millis(1));
+    let Event::ConnectRequest { conn, .. } = one_event(&mut b) else { panic!("a request") };
+    world.partition(&client, &server);
+    b.accept(conn, b"").unwrap();
+    world.run_for(Duration::from_millis(12));
+    assert!(matches!(one_event(&mut b), Event::Disconnected { .. }));
+    world.heal(&client, &server);
+    world.run_for(Duration::from_millis(12));
+    let Event::Disconnected { conn, reason } = one_event(&mut a) else { panic!("the end") };
+    assert_eq!((conn, reason.kind()), (asked, ErrorKind::PeerLost));
+}
+
 #[test]
 fn registrations_are_limited_and_can_fail() {
     let world = World::with(SimConfig { max_registrations: 2, ..SimConfig::default() });
