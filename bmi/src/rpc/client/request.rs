@@ -55,8 +55,9 @@ impl Request {
         Request { client, message, data: None, into: None, timeout, idempotent: false, trace: None }
     }
 
-    /// Adds data for the server: `Bytes`, a `Vec`, [`Memory`] or a list of pieces. Over verbs and
-    /// shared memory it goes there without a copy. It must not change until the reply.
+    /// Adds data for the server: `Bytes`, a `Vec`, [`Memory`](crate::Memory) or a list of pieces.
+    /// Over verbs and shared memory it goes there without a copy. It must not change until the
+    /// reply.
     pub fn data(mut self, data: impl Into<MemList>) -> Request {
         self.data = Some(data.into());
         self

@@ -133,7 +133,7 @@ impl Stream {
         loop {
             let (at, peer) = client.peer(deadline).await?;
             let link = Link { client: Arc::clone(&client), at, peer, deadline };
-            let (number, max_reply) = (client.links[at].next_stream(), client.settings.max_reply);
+            let (number, max_reply) = (client.links[at].next_stream(), link.receiving().max_reply());
             let kind = RequestKind::Stream { stream: number, event: StreamEvent::Open { max_reply } };
             let head = RequestHead { kind, time_us: link.receiving().time_us(), trace };
             message[..REQUEST_HEAD].copy_from_slice(&head.encode());
@@ -173,9 +173,8 @@ impl Stream {
 
     /// Sends a part: `Bytes`, a `Vec`, [`Memory`](crate::Memory) or a list of pieces, of any length
     /// that the server takes. Over verbs and shared memory the handler fetches it without a copy.
-    /// It must not change until the stream has ended, or a call of `send` has returned for each of
-    /// the [`WINDOW`] parts behind it. If many are under way, this waits until the handler has
-    /// taken one.
+    /// It must not change until the stream has ended, or `send` has returned for eight parts behind
+    /// it. If that many are under way, this waits until the handler has taken one.
     ///
     /// It may be dropped: the part was sent, or not at all.
     ///

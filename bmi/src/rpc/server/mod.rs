@@ -99,9 +99,10 @@ impl Server {
         &self.shared.addrs
     }
 
-    /// Runs `handler` for each call, in a task of its own, until [`Server::shutdown`].
+    /// Runs `handler` for each call, until [`Server::shutdown`]. A handler that waits is a task of
+    /// its own. Until it first waits, it runs where calls are taken, so it must not block.
     ///
-    /// The task ends at the deadline of the call at the latest. An error that the handler returns
+    /// It ends at the deadline of the call at the latest. An error that the handler returns
     /// goes to the client, with its kind and its text. A handler that ends without a reply, or
     /// panics, ends its own call only, as [`ErrorKind::Abandoned`].
     ///
