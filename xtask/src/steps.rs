@@ -407,7 +407,7 @@ fn raft(root: &Path) -> Result<Totals, Failure> {
     const RAFT: &str = "--manifest-path examples/raft/Cargo.toml";
     let target = crate::target(root).join("raft");
     Invocation::cargo(root, &format!("fmt {RAFT} --check")).run(CARGO_LIMIT)?;
-    Invocation::cargo(root, &format!("test {RAFT} --locked"))
+    Invocation::cargo(root, &format!("test {RAFT}"))
         .env("CARGO_TARGET_DIR", target)
         .env("RUSTFLAGS", "-Dwarnings")
         .run(CARGO_LIMIT)
