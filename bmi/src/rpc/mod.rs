@@ -30,8 +30,8 @@
 //! handler is dropped a little before it passes, and the client's call ends when it passes.
 //!
 //! **Lengths.** Neither side need know how much the other sends. The reply's data comes in one
-//! round trip up to what the client offers, 64 KiB by default, and with one more above. Memory is
-//! taken when the length is known and within the limits.
+//! round trip up to what the client offers, and with one more above: 64 KiB by default, or as much
+//! as the last replies had. Memory is taken within the limits.
 //!
 //! **Parts.** A call may be a [`Stream`]: request and reply come in parts, at the pace of whoever
 //! is slower.

@@ -148,8 +148,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the longest data of a reply, in bytes. The default is 16 MiB. A longer one is not
-    /// sent: the call ends with [`ErrorKind::TooLarge`].
+    /// Sets the longest data of a reply, or of a part of a stream, in bytes. The default is 16 MiB.
+    /// A longer one is not sent: the call ends with [`ErrorKind::TooLarge`]. It is at most
+    /// [`ClientBuilder::max_bytes`].
     pub fn max_reply(mut self, most: u64) -> ClientBuilder {
         self.settings.max_reply = most;
         self
@@ -162,7 +163,9 @@ impl ClientBuilder {
     }
 
     /// Sets the length of the memory that a call without data offers for the data of its reply, in
-    /// bytes. The default is 64 KiB. Longer replies take one more round trip.
+    /// bytes. The default is 64 KiB. Longer replies take one more round trip, until a call offers
+    /// as much as the last ones had. Each demand for a part of a stream offers this length. With 0
+    /// nothing is offered.
     pub fn offer(mut self, bytes: usize) -> ClientBuilder {
         self.settings.offer = bytes;
         self

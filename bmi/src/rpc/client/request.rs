@@ -172,7 +172,7 @@ impl Request {
         };
         self.message[..REQUEST_HEAD].copy_from_slice(&head.encode());
         // Memory for the reply, unless the call has data: it goes in one direction.
-        let mut buffer = match (&self.data, &self.into) {
+        let buffer = match (&self.data, &self.into) {
             (None, None) => receiving.offer().map_err(unsent)?,
             _ => None,
         };
@@ -185,7 +185,7 @@ impl Request {
         let call = peer.call(&self.message, body, Options::by(deadline)).map_err(unsent)?;
         self.client.metrics.sent(self.message.len() - REQUEST_HEAD, self.data.as_ref().map_or(0, MemList::len));
         let reply = call.reply().await.map_err(|error| Failure { error, from: From::Connection })?;
-        receiving.take(reply, buffer.take()).await
+        receiving.take(reply, buffer).await
     }
 }
 

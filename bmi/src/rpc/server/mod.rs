@@ -177,15 +177,17 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets the longest data of a call, in bytes. The default is 16 MiB. A call with more is
-    /// answered with [`ErrorKind::TooLarge`].
+    /// Sets the longest data of a call, or of a part of a stream, in bytes. The default is 16 MiB,
+    /// and it is at most [`ServerBuilder::max_bytes`]. A call with more is answered with
+    /// [`ErrorKind::TooLarge`].
     pub fn max_data(mut self, most: u64) -> ServerBuilder {
         self.limits.max_data = most;
         self
     }
 
     /// Sets how many bytes of data handlers have at a time, from [`Call::data`] to the end of the
-    /// call. The default is 256 MiB. A handler that would exceed it waits for others.
+    /// call, and from one [`Call::next`] to the following one. The default is 256 MiB. A handler
+    /// that would exceed it waits for others.
     pub fn max_bytes(mut self, most: u64) -> ServerBuilder {
         self.limits.max_bytes = most;
         self
