@@ -6,7 +6,7 @@ use std::task::Waker;
 
 use bmi_core::mem::{RemotePages, RemoteView};
 use bmi_core::transport::{
-    BulkWay, ConnId, Event, IdleMemory, InlineMessage, InlineReceiver, Payload, PostError, RetiredMemory, Transport,
+    BulkWay, ConnId, Event, IdleMemory, InlineReceiver, Payload, PostError, ReceivesNothing, RetiredMemory, Transport,
     WorkId, WorkKind, WorkOptions, WriteTarget,
 };
 use bmi_core::{
@@ -123,15 +123,6 @@ impl Working<'_> {
         let mut outbound = Outbound { link: self.link, queues: self.queues, pieces: self.pieces, budget: POST_BUDGET };
         let turn = outbound.turn(false, self.pending);
         *self.more |= !turn.is_ok_and(|turn| !turn.more);
-    }
-}
-
-/// The receiver of a poll that was given none; it takes no message.
-pub(crate) struct ReceivesNothing;
-
-impl InlineReceiver for ReceivesNothing {
-    fn take(&mut self, _: ConnId, _: InlineMessage<'_>) -> bool {
-        false
     }
 }
 

@@ -204,6 +204,16 @@ impl Frame {
     }
 }
 
+/// Returns the length of the message that is first in `bytes`, if it is there as a whole.
+#[inline]
+pub(crate) fn whole_message(bytes: &[u8]) -> Option<usize> {
+    let header = bytes.first_chunk::<HEADER>()?;
+    let [kind, here] =
+        [0, 4].map(|at| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+    let is_whole = kind == SEND.into() && u64_at(header, 8) == here.into() && here as usize <= bytes.len() - HEADER;
+    is_whole.then_some(here as usize)
+}
+
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
 }
@@ -252,6 +262,9 @@ mod tests {
         #[test]
         fn any_bytes_decode_or_are_refused(kind in 0u8..10, tail in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..60)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(tail).collect();
+            if let Some(len) = whole_message(&bytes) {
+                prop_assert_eq!(Frame::decode(&bytes), Ok(Some((Frame::Send { len: len as u64 }, HEADER))));
+            }
             if let Ok(Some((frame, len))) = Frame::decode(&bytes) {
                 let (wire, again) = frame.encode();
                 prop_assert_eq!((again, &wire[..again]), (len, &bytes[..len]), "one encoding for each frame");

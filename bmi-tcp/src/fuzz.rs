@@ -9,13 +9,13 @@ use std::os::unix::net::UnixStream;
 
 use bmi_backend::Regions;
 use bmi_backend::software::{self, Exposures, Keys};
-use bmi_core::transport::{ConnId, MAX_PRIVATE_DATA, WorkId, WorkOptions};
+use bmi_core::transport::{ConnId, MAX_PRIVATE_DATA, ReceivesNothing, WorkId, WorkOptions};
 use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Segment};
 
 use crate::TcpConfig;
 use crate::frame::{Frame, HEADER, LONG_HEADER, PIECE, PREAMBLE, Preamble};
 use crate::queue_pair::QueuePair;
-use crate::receive::{Context, Inbound};
+use crate::receive::{Context, Inbound, Shows};
 
 /// A preamble and a frame.
 ///
@@ -91,7 +91,8 @@ fn receive<'a>(config: &TcpConfig, exposed: &mut Exposed, stream: impl Iterator<
         memories.push(memory.clone());
         exposed.regions.register(&memory).expect("register").segment(0, len)
     };
-    let mut queues = QueuePair::new(ConnId { slot: 0, generation: 0 }, config);
+    let conn = ConnId { slot: 0, generation: 0 };
+    let mut queues = QueuePair::new(conn, config);
     for work in 0..4 {
         let (short, long) = (memory(3), memory(ROOM));
         queues.post_recv(WorkId(work), &[short, long.slice(0, 0), long]).expect("post a receive");
@@ -113,6 +114,8 @@ fn receive<'a>(config: &TcpConfig, exposed: &mut Exposed, stream: impl Iterator<
                 pieces: &mut pieces,
                 events: &mut events,
                 limit: usize::MAX,
+                conn,
+                shows: Shows { receiver: &mut ReceivesNothing, before: usize::MAX },
             };
             match inbound.receive(&mut context) {
                 Ok(received) if received.bytes > 0 || received.more => {}

@@ -7,6 +7,7 @@
 //!
 //! | where | what |
 //! |---|---|
+//! | `bed` | where the thread of a driver sleeps |
 //! | `config` | [`TcpConfig`], limits, capabilities |
 //! | `lifecycle` | listening, dialing, handshake, the end of a connection |
 //! | `queue_pair` | posted work: requests, reads, replies, receives |
@@ -30,6 +31,7 @@
 //! the kernel has its bytes. So when the peer refuses one, it has usually completed already, and
 //! the refusal appears as the end of the connection. A refused read is reported individually.
 
+mod bed;
 mod config;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -45,6 +47,7 @@ mod wire;
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
 use std::task::Waker;
 
 use bmi_backend::net::Resolver;
@@ -52,7 +55,9 @@ use bmi_backend::software::{self, Keys};
 use bmi_backend::{
     ConnectionTable, Deadlines, EventQueue, Fault, HalfOpen, Listeners, Regions, Shard, SlotQueue, connection_ended,
 };
-use bmi_core::transport::{ConnId, IdleMemory, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget};
+use bmi_core::transport::{
+    Bed, ConnId, Event, IdleMemory, InlineReceiver, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
+};
 use bmi_core::{
     Access, Capabilities, Error, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time, forward_transport,
 };
@@ -62,9 +67,10 @@ use slab::Slab;
 
 pub use config::TcpConfig;
 
+use bed::{Seen, TcpBed};
 use lifecycle::{Connection, Lingering, Newcomer, Phase};
 use queue_pair::QueuePair;
-use vectored_io::{MAX_PIECES, Piece};
+use vectored_io::{EPOLL_EVENTS, MAX_PIECES, Piece};
 
 /// A token is an index with the table's number in its lowest bits.
 const TOKEN_BITS: u32 = 2;
@@ -73,9 +79,6 @@ const TOKEN_CONNECTION: usize = 0;
 const TOKEN_LISTENER: usize = 1;
 const TOKEN_LINGERING: usize = 2;
 const TOKEN_WAKER: usize = 3;
-
-/// Number of events that one call to epoll reports.
-const EPOLL_EVENTS: usize = 256;
 
 /// An RDMA adapter in software, over TCP.
 ///
@@ -92,7 +95,12 @@ pub struct TcpTransport {
     config: TcpConfig,
     capabilities: Capabilities,
     poll: mio::Poll,
-    epoll_events: mio::Events,
+    /// What epoll reported last.
+    found: Vec<libc::epoll_event>,
+    /// What it reported to a thread that slept.
+    seen: Arc<Seen>,
+    /// The last poll looked for arrivals.
+    looked: bool,
     waker: Waker,
     slots: ConnectionTable<Connection>,
     listeners: Listeners<TcpListener>,
@@ -166,7 +174,9 @@ impl TcpTransport {
         TcpTransport {
             capabilities: config.capabilities(),
             poll,
-            epoll_events: mio::Events::with_capacity(EPOLL_EVENTS),
+            found: Vec::with_capacity(EPOLL_EVENTS),
+            seen: Arc::default(),
+            looked: true,
             resolver: Resolver::new("bmi-tcp-resolve", waker.clone()),
             waker,
             slots: ConnectionTable::new(config.limits.connections("TcpConfig::limits")),
@@ -192,6 +202,11 @@ impl TcpTransport {
             now: Time::ZERO,
             config,
         }
+    }
+
+    fn epoll(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor belongs to the poll, which lives as long as the borrow of `self`.
+        unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) }
     }
 
     /// Returns the queues of a connection, if its phase is `allowed`.
@@ -222,7 +237,7 @@ fn takes_receives(phase: &Phase) -> bool {
 
 impl Transport for TcpTransport {
     // Methods of the same names in `lifecycle` and `progress`.
-    forward_transport!(self => self; listen, connect, accept, reject, disconnect, poll, flush, arm);
+    forward_transport!(self => self; listen, connect, accept, reject, disconnect, flush, arm);
 
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -322,13 +337,24 @@ impl Transport for TcpTransport {
         if empty { IdleMemory::ReceivesAndExposures } else { IdleMemory::Nothing }
     }
 
+    fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+        self.progress(now, events, None)
+    }
+
+    fn poll_inline(&mut self, now: Time, events: &mut Vec<Event>, receiver: &mut dyn InlineReceiver) -> bool {
+        self.progress(now, events, Some(receiver))
+    }
+
     fn next_deadline(&self) -> Option<Time> {
         self.deadlines.earliest()
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        // SAFETY: the descriptor belongs to the poll, which lives as long as the borrow of `self`.
-        Some(unsafe { BorrowedFd::borrow_raw(self.poll.as_raw_fd()) })
+        Some(self.epoll())
+    }
+
+    fn bed(&self) -> Result<Option<Box<dyn Bed>>, Error> {
+        Ok(Some(Box::new(TcpBed::new(self.epoll(), Arc::clone(&self.seen))?)))
     }
 
     fn waker(&self) -> Waker {

@@ -33,12 +33,12 @@ use std::time::Duration;
 
 use bmi_backend::Fault;
 use bmi_core::Time;
-use bmi_core::transport::{Armed, ConnId, Event};
+use bmi_core::transport::{Armed, ConnId, Event, InlineReceiver, ReceivesNothing};
 
+use crate::TcpTransport;
 use crate::lifecycle::{Connection, Lingering, Phase};
-use crate::receive::Context;
-use crate::vectored_io;
-use crate::{EPOLL_EVENTS, TcpTransport};
+use crate::receive::{Context, Shows};
+use crate::vectored_io::{self, EPOLL_EVENTS};
 
 /// Number of events that one poll reports before it returns.
 const BATCH: usize = 256;
@@ -64,7 +64,12 @@ const MAX_MISSES: u32 = 4096;
 const SEND_BUDGET: usize = 2 << 20;
 
 impl TcpTransport {
-    pub(crate) fn poll(&mut self, now: Time, events: &mut Vec<Event>) -> bool {
+    pub(crate) fn progress(
+        &mut self,
+        now: Time,
+        events: &mut Vec<Event>,
+        receiver: Option<&mut dyn InlineReceiver>,
+    ) -> bool {
         if now >= self.now + PAUSE {
             self.to_ask = self.to_ask.max(1);
         }
@@ -80,11 +85,21 @@ impl TcpTransport {
             return true;
         }
         let mut moved = self.send_dirty(events, limit);
-        self.look();
+        // An answer takes longer than this poll, and the next one looks.
+        self.looked = !(moved && self.looked);
+        if self.looked || self.seen.any() {
+            self.look();
+        }
         moved |= self.take_answers();
-        moved |= self.receive_ready(events, limit);
+        // What waits to be reported may be of a connection whose messages would be shown.
+        let before = if receiver.is_some() && self.pending.is_empty() { before } else { usize::MAX };
+        let nothing: &mut dyn InlineReceiver = &mut ReceivesNothing;
+        let mut shows = Shows { receiver: receiver.unwrap_or(nothing), before };
+        if !self.ready.is_empty() {
+            moved |= self.receive_ready(events, limit, &mut shows);
+        }
         if self.listeners.any_ready() || self.shard.has_waiting() {
-            moved |= self.receive_newcomers(events, limit);
+            moved |= self.receive_newcomers(events, limit, &mut shows);
         }
         moved |= self.send_dirty(events, limit);
         self.pending.report_to(events, limit);
@@ -137,6 +152,7 @@ impl TcpTransport {
             || self.resolver.has_answers()
             || self.listeners.any_ready()
             || self.shard.has_waiting()
+            || self.seen.any()
     }
 
     #[inline]
@@ -153,7 +169,9 @@ impl TcpTransport {
     /// Finds out which sockets may have bytes.
     fn look(&mut self) {
         self.unasked += 1;
-        if self.to_ask > 0 || self.hot.is_empty() || self.blocked > 0 || self.is_long_unasked() {
+        if self.seen.any() {
+            self.take_seen();
+        } else if self.to_ask > 0 || self.hot.is_empty() || self.blocked > 0 || self.is_long_unasked() {
             self.ask_epoll();
         } else {
             for index in 0..self.hot.len() {
@@ -167,46 +185,63 @@ impl TcpTransport {
         self.unasked >= EPOLL_EVERY || self.unasked_bytes >= UNASKED_BYTES || self.now - self.asked >= UNASKED_TIME
     }
 
-    /// Handles the events of epoll.
+    /// Asks epoll, and handles what it reports.
     fn ask_epoll(&mut self) {
-        self.to_ask = self.to_ask.saturating_sub(1);
-        (self.unasked, self.unasked_bytes, self.asked) = (0, 0, self.now);
-        if let Err(error) = self.poll.poll(&mut self.epoll_events, Some(Duration::ZERO)) {
-            if error.kind() != io::ErrorKind::Interrupted {
-                tracing::error!(%error, "cannot ask for readiness");
-            }
-            self.all_seen = error.kind() != io::ErrorKind::Interrupted;
-            return;
+        self.note_asked();
+        let mut found = std::mem::take(&mut self.found);
+        if let Err(error) = vectored_io::wait(self.epoll(), &mut found, Some(Duration::ZERO)) {
+            tracing::error!(%error, "cannot ask for readiness");
         }
-        let epoll_events = std::mem::replace(&mut self.epoll_events, mio::Events::with_capacity(0));
-        for event in &epoll_events {
-            let index = event.token().0 >> super::TOKEN_BITS;
-            match event.token().0 & super::TOKEN_MASK {
-                super::TOKEN_CONNECTION => self.handle_readiness(index as u32, event),
-                super::TOKEN_LISTENER => self.listeners.set_ready(index),
-                super::TOKEN_LINGERING if self.lingering.get_mut(index).is_some_and(Lingering::drain) => {
-                    self.lingering.remove(index);
-                    self.deadlines.refresh();
-                }
-                _ => {} // a lingering socket that is not at its end, or the waker: being here is all it is for
-            }
-        }
-        self.all_seen = epoll_events.iter().count() < EPOLL_EVENTS;
-        self.epoll_events = epoll_events;
+        // A call that a signal has ended reports none, and there may be some.
+        self.all_seen = found.len() < EPOLL_EVENTS;
+        found.iter().for_each(|event| self.handle_event(event));
+        self.found = found;
     }
 
-    fn handle_readiness(&mut self, slot: u32, event: &mio::event::Event) {
+    /// Handles what epoll reported to a thread that slept ([`crate::bed`]).
+    fn take_seen(&mut self) {
+        self.note_asked();
+        let mut found = std::mem::take(&mut self.found);
+        self.seen.swap(&mut found);
+        self.all_seen = found.len() < EPOLL_EVENTS;
+        found.iter().for_each(|event| self.handle_event(event));
+        self.found = found;
+    }
+
+    fn note_asked(&mut self) {
+        self.to_ask = self.to_ask.saturating_sub(1);
+        (self.unasked, self.unasked_bytes, self.asked) = (0, 0, self.now);
+    }
+
+    fn handle_event(&mut self, event: &libc::epoll_event) {
+        let token = event.u64 as usize;
+        let index = token >> super::TOKEN_BITS;
+        match token & super::TOKEN_MASK {
+            super::TOKEN_CONNECTION => self.handle_readiness(index as u32, event.events as libc::c_int),
+            super::TOKEN_LISTENER => self.listeners.set_ready(index),
+            super::TOKEN_LINGERING if self.lingering.get_mut(index).is_some_and(Lingering::drain) => {
+                self.lingering.remove(index);
+                self.deadlines.refresh();
+            }
+            _ => {} // a lingering socket that is not at its end, or a waker: being here is all it is for
+        }
+    }
+
+    /// Notes what a socket is ready for. The event may be of an earlier connection in the slot,
+    /// because a sleeper may have seen it long ago. So it says only what to try.
+    fn handle_readiness(&mut self, slot: u32, flags: libc::c_int) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         if let Phase::Dialing { .. } = connection.phase {
             return self.handle_dialed(slot);
         }
-        connection.hangup |= event.is_read_closed() || event.is_error();
-        if event.is_writable() && connection.blocked {
+        let ended = flags & (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) != 0;
+        connection.hangup |= ended;
+        if flags & libc::EPOLLOUT != 0 && connection.blocked {
             connection.blocked = false;
             self.blocked -= 1;
             self.dirty.add(slot);
         }
-        if event.is_readable() || event.is_read_closed() || event.is_error() {
+        if ended || flags & libc::EPOLLIN != 0 {
             self.ready.add(slot);
         }
     }
@@ -215,17 +250,16 @@ impl TcpTransport {
 
     /// Accepts connections and receives from them. Returns whether there were any.
     #[cold]
-    fn receive_newcomers(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+    fn receive_newcomers(&mut self, events: &mut Vec<Event>, limit: usize, shows: &mut Shows<'_>) -> bool {
         // If the events have reached the limit, some preambles may not have been read.
         let any = events.len() < limit && self.accept_sockets();
         if any {
-            self.receive_ready(events, limit);
+            self.receive_ready(events, limit, shows);
         }
         any
     }
 
-    #[inline]
-    fn receive_ready(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+    fn receive_ready(&mut self, events: &mut Vec<Event>, limit: usize, shows: &mut Shows<'_>) -> bool {
         let mut moved = false;
         let mut turn = self.ready.turn();
         while events.len() < limit
@@ -237,14 +271,14 @@ impl TcpTransport {
                 Phase::Greeting { .. } | Phase::HalfOpen { .. } | Phase::Requested => {
                     self.receive_greeting(slot, events)
                 }
-                Phase::Established => self.receive_frames(slot, events, limit),
+                Phase::Established => self.receive_frames(slot, events, limit, shows),
                 Phase::Ending(_) => self.discard(slot),
             };
         }
         moved
     }
 
-    fn receive_frames(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
+    fn receive_frames(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize, shows: &mut Shows<'_>) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return false };
         let (conn, before) = (connection.id, events.len());
@@ -256,6 +290,8 @@ impl TcpTransport {
             pieces: &mut self.pieces,
             events,
             limit,
+            conn,
+            shows: Shows { receiver: &mut *shows.receiver, before: shows.before },
         };
         match connection.inbound.receive(&mut context) {
             Ok(received) => {
@@ -331,7 +367,12 @@ impl TcpTransport {
 
     // ---- sending --------------------------------------------------------------------------------
 
+    #[inline]
     fn send_dirty(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
+        !self.dirty.is_empty() && self.send_all(events, limit)
+    }
+
+    fn send_all(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let mut moved = false;
         let mut turn = self.dirty.turn();
         while events.len() < limit
@@ -407,6 +448,25 @@ struct Sent {
 fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>) -> io::Result<Sent> {
     let mut sent = Sent { moved: false, more: false };
     let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return Ok(sent) };
+    if !connection.blocked
+        && matches!(connection.phase, Phase::Established)
+        && let Some(staged) = queues.only_staged()
+    {
+        let asked = staged[0].len() + staged[1].len();
+        let staged = if staged[1].len() == 0 { &staged[..1] } else { &staged[..] };
+        // SAFETY: the wire's own bytes are not touched during the call.
+        if let Ok(n) = unsafe { vectored_io::send(stream.as_fd(), staged) } {
+            sent.moved = true;
+            if n == asked {
+                queues.complete_staged();
+                return Ok(sent);
+            }
+            queues.commit(false);
+            queues.wire.advance(n);
+            connection.blocked = true;
+        }
+        // An error comes again.
+    }
     let mut budget = SEND_BUDGET;
     while !connection.blocked {
         match &mut connection.phase {

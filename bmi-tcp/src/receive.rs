@@ -28,10 +28,10 @@ use std::os::fd::BorrowedFd;
 use bmi_backend::software::{BadRequest, Exposures};
 use bmi_backend::{Fault, Violation};
 use bmi_core::mem::Pages;
-use bmi_core::transport::{Event, WorkKind, WorkStatus};
+use bmi_core::transport::{ConnId, Event, InlineMessage, InlineReceiver, WorkKind, WorkStatus};
 use bmi_core::{Access, Segment};
 
-use crate::frame::{BAD_HEADER, Frame, HEADER, piece};
+use crate::frame::{BAD_HEADER, Frame, HEADER, piece, whole_message};
 use crate::queue_pair::{Cursor, QueuePair};
 use crate::vectored_io::{self, MAX_PIECES, Piece};
 use crate::wire::pages;
@@ -67,6 +67,16 @@ pub(crate) struct Context<'a> {
     pub(crate) events: &'a mut Vec<Event>,
     /// Length of `events` at which to stop.
     pub(crate) limit: usize,
+    pub(crate) conn: ConnId,
+    pub(crate) shows: Shows<'a>,
+}
+
+/// Who is shown messages that are in the buffer as a whole (C16).
+pub(crate) struct Shows<'a> {
+    pub(crate) receiver: &'a mut dyn InlineReceiver,
+    /// The length of the events while none of this poll is among them. Only then messages are
+    /// shown.
+    pub(crate) before: usize,
 }
 
 /// The result of [`Inbound::receive`].
@@ -312,11 +322,30 @@ impl Inbound {
             if *frames == 0 || context.events.len() >= context.limit {
                 return Ok(true);
             }
+            if context.events.len() == context.shows.before && self.show(context) {
+                *frames -= 1;
+                continue;
+            }
             let Some((frame, len)) = Frame::decode(&self.buf[self.start..self.end])? else { return Ok(false) };
             self.start += len;
             *frames -= 1;
             self.begin(context, frame)?;
         }
+    }
+
+    /// Shows the next message, if it is in the buffer as a whole. Returns true if it was taken.
+    #[inline]
+    fn show(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(len) = whole_message(&self.buf[self.start..self.end]).filter(|_| self.message.is_none()) else {
+            return false;
+        };
+        let fits = context.queues.next_recv().is_some_and(|recv| recv.room >= len as u64);
+        let message = InlineMessage::of(&mut self.buf[self.start + HEADER..][..len]);
+        let taken = fits && context.shows.receiver.take(context.conn, message);
+        if taken {
+            self.start += HEADER + len;
+        }
+        taken
     }
 
     /// Copies `len` buffered bytes to their target.

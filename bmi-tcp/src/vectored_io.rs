@@ -1,5 +1,5 @@
-//! The two system calls of the data path, over raw pieces of memory, and two socket options that no
-//! safe library has. All `unsafe` code of this crate is here and at the callers.
+//! The two system calls of the data path, over raw pieces of memory, the one that looks for
+//! readiness, and two socket options that no safe library has. All `unsafe` code of this crate is here and at the callers.
 //!
 //! **Why.** `std::io::IoSlice` is created from references, and a reference to memory that a peer
 //! may write is forbidden (`bmi_core::mem`).
@@ -93,6 +93,30 @@ pub(crate) unsafe fn receive(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Re
             many => libc::recvmsg(socket.as_raw_fd(), &mut message(many), libc::MSG_DONTWAIT),
         }
     })
+}
+
+/// Number of events that one call to epoll reports.
+pub(crate) const EPOLL_EVENTS: usize = 256;
+
+/// Replaces `events` by what epoll reports within `timeout`, which is rounded up to milliseconds;
+/// `None` is without end. A signal ends the call early.
+pub(crate) fn wait(
+    epoll: BorrowedFd<'_>,
+    events: &mut Vec<libc::epoll_event>,
+    timeout: Option<Duration>,
+) -> io::Result<()> {
+    events.clear();
+    events.reserve(EPOLL_EVENTS);
+    let millis = |timeout: Duration| timeout.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(libc::c_int::MAX);
+    let (timeout, most) = (timeout.map_or(-1, millis), EPOLL_EVENTS as libc::c_int);
+    // SAFETY: there is room for `most` events.
+    match moved(unsafe { libc::epoll_wait(epoll.as_raw_fd(), events.as_mut_ptr(), most, timeout) } as isize) {
+        // SAFETY: the kernel has written so many.
+        Ok(count) => unsafe { events.set_len(count) },
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
 }
 
 /// `TCP_RTO_MAX_MS` of Linux 6.15 and later.

@@ -60,6 +60,11 @@ impl Wire {
         Wire { ring: pages(capacity), head: 0, staged: 0, runs, committed: 0, sent: 0 }
     }
 
+    /// Returns the number of staged bytes, committed or not.
+    pub(crate) fn staged(&self) -> usize {
+        self.staged
+    }
+
     pub(crate) fn room(&self) -> usize {
         self.ring.len() - self.staged
     }
@@ -88,10 +93,13 @@ impl Wire {
     }
 
     /// Copies `bytes` into the ring. There must be room.
+    #[inline]
     pub(crate) fn stage(&mut self, bytes: &[u8]) {
         let (tail, first) = self.tail(bytes.len());
         self.ring[tail..tail + first].copy_from_slice(&bytes[..first]);
-        self.ring[..bytes.len() - first].copy_from_slice(&bytes[first..]);
+        if first < bytes.len() {
+            self.ring[..bytes.len() - first].copy_from_slice(&bytes[first..]);
+        }
         self.staged += bytes.len();
     }
 
@@ -100,19 +108,37 @@ impl Wire {
         let (tail, first) = self.tail(slice.len());
         let (memory, offset, rest) = (slice.memory(), slice.offset(), slice.len() - first);
         memory.copy_to(offset, &mut self.ring[tail..tail + first]);
-        memory.copy_to(offset + first, &mut self.ring[..rest]);
+        if rest > 0 {
+            memory.copy_to(offset + first, &mut self.ring[..rest]);
+        }
         self.staged += slice.len();
     }
 
     /// Returns the position of the next `len` staged bytes, and how many of them fit before the
     /// ring wraps.
+    #[inline]
     fn tail(&mut self, len: usize) -> (usize, usize) {
         assert!(len <= self.room(), "the caller looked for room");
         if self.staged == 0 {
             self.head = 0; // stay in the bytes that are in the processor's cache
         }
-        let tail = (self.head + self.staged) % self.ring.len();
+        let tail = wrap(self.head + self.staged, self.ring.len());
         (tail, len.min(self.ring.len() - tail))
+    }
+
+    /// Returns all staged bytes, of which none are committed, in one or two pieces.
+    #[inline]
+    pub(crate) fn uncommitted(&self) -> [Piece; 2] {
+        debug_assert!(self.runs.is_empty());
+        let first = self.staged.min(self.ring.len() - self.head);
+        [Piece::of(&self.ring[self.head..self.head + first]), Piece::of(&self.ring[..self.staged - first])]
+    }
+
+    /// Records that the kernel took all staged bytes, of which none were committed.
+    #[inline]
+    pub(crate) fn sent_uncommitted(&mut self) {
+        self.committed += self.staged as u64;
+        (self.sent, self.staged) = (self.committed, 0);
     }
 
     /// Commits the next `len` staged bytes for sending.
@@ -151,7 +177,7 @@ impl Wire {
                     if first < *len {
                         pieces.push(Piece::of(&self.ring[..len - first]));
                     }
-                    head = (head + len) % self.ring.len();
+                    head = wrap(head + len, self.ring.len());
                 }
                 Run::Header { bytes, at, end } => pieces.push(Piece::of(&bytes[usize::from(*at)..usize::from(*end)])),
                 Run::Memory(piece) => pieces.push(*piece),
@@ -172,7 +198,7 @@ impl Wire {
             let step = n.min(len);
             n -= step;
             if let Run::Staged(_) = run {
-                self.head = (self.head + step) % self.ring.len();
+                self.head = wrap(self.head + step, self.ring.len());
                 self.staged -= step;
             }
             if step == len {
@@ -186,6 +212,12 @@ impl Wire {
             }
         }
     }
+}
+
+/// Returns a position in a ring of `len` bytes for one that may be beyond its end, by less than `len`.
+#[inline]
+fn wrap(at: usize, len: usize) -> usize {
+    if at >= len { at - len } else { at }
 }
 
 #[cfg(test)]

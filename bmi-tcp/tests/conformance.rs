@@ -14,7 +14,7 @@ fn tcp(name: &'static str, host: &'static str, config: TcpConfig, expected: Capa
     let shards = move |count| TcpTransport::shards(shared.clone(), count).expect("the system has descriptors");
     // A reserved port, which unprivileged programs cannot listen at.
     let vacant = Addr::tcp(host, 1);
-    Local::new(name, expected, make, move |_| Addr::tcp(host, 0), vacant).with_shards(shards)
+    Local::new(name, expected, make, move |_| Addr::tcp(host, 0), vacant).with_shards(shards).with_inline_receives()
 }
 
 /// The defaults, over IPv4.

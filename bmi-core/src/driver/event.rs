@@ -76,7 +76,7 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
                 polls = polls.wrapping_add(1);
                 let yields = waiter.polls() || !S::CALLERS_PROGRESS || polls.is_multiple_of(POLLS);
                 if yields || !endpoint.is_used_alone() {
-                    tokio::task::yield_now().await;
+                    give_way(&endpoint).await;
                 }
                 endpoint.send_posted();
             }
@@ -96,6 +96,29 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
             polls = 0;
         }
     }
+}
+
+/// Lets the tasks run that were woken.
+///
+/// The yield of tokio looks for events too, which is a system call. On one thread, a task that wakes
+/// itself runs after those that were woken before. If none of these has posted anything, what was
+/// woken may run only after that look.
+async fn give_way<S: Threading>(endpoint: &Endpoint<S>) {
+    if !S::CALLERS_PROGRESS {
+        let mut woken = false;
+        poll_fn(|cx| match std::mem::replace(&mut woken, true) {
+            true => Poll::Ready(()),
+            false => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+        })
+        .await;
+        if endpoint.has_posted() {
+            return;
+        }
+    }
+    tokio::task::yield_now().await;
 }
 
 /// The alarm of a driver. It rings at the next deadline, or earlier.

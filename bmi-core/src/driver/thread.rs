@@ -4,14 +4,11 @@
 //! to do, poll as long as [`Waiting`] allows. Then arm, and sleep until the transport has something
 //! to do or until the next deadline.
 //!
-//! The thread sleeps in `poll(2)` on the transport's event fd, and on a pipe that its own waker
-//! writes to. If the transport has no event fd, the thread is parked, and the waker that the
-//! transport was armed with unparks it (C11). A waker of the future ends the sleep too, from any
-//! thread.
+//! The thread sleeps in the transport's [`Bed`], or on its event fd. If the transport has neither,
+//! the thread is parked, and the waker that the transport was armed with unparks it (C11). A waker
+//! of the future ends the sleep too, from any thread.
 
 use std::future::Future;
-use std::io::{PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,35 +16,24 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-
 use super::{Waiter, Waiting};
 use crate::endpoint::threading::Threading;
 use crate::endpoint::{Endpoint, Found};
 use crate::error::Error;
-use crate::transport::Armed;
+use crate::transport::{Armed, Bed};
 
 /// Notes that the future can go on, and wakes the thread if it sleeps.
 pub(crate) struct Alarm {
     ready: AtomicBool,
     asleep: AtomicBool,
-    sleeper: Sleeper,
-}
-
-/// The way to end the sleep of the thread.
-pub(crate) enum Sleeper {
-    /// The thread sleeps on the transport's event fd and on the other end of this pipe. The
-    /// transport's own waker would not do: another thread that polls the transport takes it back
-    /// before this thread has seen it.
-    Pipe(PipeWriter),
-    /// The thread is parked.
-    Parked(Thread),
+    /// Ends the sleep.
+    bell: Waker,
 }
 
 impl Alarm {
     /// Creates an alarm for a future that can go on.
-    pub(crate) fn new(sleeper: Sleeper) -> Alarm {
-        Alarm { ready: AtomicBool::new(true), asleep: AtomicBool::new(false), sleeper }
+    pub(crate) fn new(bell: Waker) -> Alarm {
+        Alarm { ready: AtomicBool::new(true), asleep: AtomicBool::new(false), bell }
     }
 
     /// Returns true if the future can go on, once for each time.
@@ -80,21 +66,9 @@ impl Wake for Alarm {
         // Only a sleeping thread needs the system call, and it needs one. The thread checks `ready`
         // once more after it has set `asleep`.
         if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
-            match &self.sleeper {
-                // There is room: one byte is written for each sleep. Without a reader, the thread
-                // has ended.
-                Sleeper::Pipe(pipe) => drop((&*pipe).write(&[0])),
-                Sleeper::Parked(thread) => thread.unpark(),
-            }
+            self.bell.wake_by_ref();
         }
     }
-}
-
-/// What the thread sleeps on.
-struct Bed {
-    /// A duplicate of the transport's event fd, so that the endpoint is free meanwhile.
-    fd: OwnedFd,
-    alarm: PipeReader,
 }
 
 /// Runs `future` to its end on this thread, and drives `endpoint` meanwhile.
@@ -110,14 +84,9 @@ pub fn block_on<S: Threading, F: Future>(
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
-    let (sleeper, mut bed) = match endpoint.clone_event_fd()? {
-        Some(fd) => {
-            let (alarm, sleeper) = std::io::pipe()?;
-            (Sleeper::Pipe(sleeper), Some(Bed { fd, alarm }))
-        }
-        None => (Sleeper::Parked(thread::current()), None),
-    };
-    let alarm = Arc::new(Alarm::new(sleeper));
+    let mut bed = endpoint.bed()?;
+    let bell = bed.as_ref().map_or_else(this_thread, |bed| bed.waker());
+    let alarm = Arc::new(Alarm::new(bell));
     let waker = Waker::from(Arc::clone(&alarm));
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
@@ -159,27 +128,23 @@ fn sleep<S: Threading>(
     endpoint: &Endpoint<S>,
     alarm: &Alarm,
     waker: &Waker,
-    bed: Option<&mut Bed>,
+    bed: Option<&mut Box<dyn Bed>>,
 ) -> Result<(), Error> {
     alarm.asleep.store(true, Ordering::SeqCst);
     let (armed, until) = match alarm.ready.load(Ordering::SeqCst) {
         true => (Armed::Busy, None),
         false => endpoint.arm_until(waker),
     };
-    let sleeps = armed == Armed::Waiting;
-    let timeout = until.map(|at| at.since(endpoint.now()));
-    let Some(bed) = bed else {
-        if sleeps {
-            park(timeout);
+    let mut slept = Ok(());
+    if armed == Armed::Waiting {
+        let timeout = until.map(|at| at.since(endpoint.now()));
+        match bed {
+            Some(bed) => slept = bed.sleep(timeout),
+            None => park(timeout),
         }
-        alarm.asleep.store(false, Ordering::SeqCst);
-        return Ok(());
-    };
-    let slept = if sleeps { wait_for(&[bed.fd.as_fd(), bed.alarm.as_fd()], timeout) } else { Ok(()) };
-    if !alarm.asleep.swap(false, Ordering::SeqCst) {
-        // Someone has woken this thread, or is about to. The byte must not end the next sleep.
-        bed.alarm.read_exact(&mut [0])?;
     }
+    // A waker that comes now ends the next sleep too, which then is a poll in vain.
+    alarm.asleep.store(false, Ordering::SeqCst);
     slept
 }
 
@@ -191,14 +156,19 @@ pub(crate) fn park(timeout: Option<Duration>) {
     }
 }
 
-/// Waits until one of `fds` is readable, or for `timeout`.
-pub(super) fn wait_for<const N: usize>(fds: &[BorrowedFd<'_>; N], timeout: Option<Duration>) -> Result<(), Error> {
-    // A duration that is too long for the system means no timeout.
-    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    match rustix::event::poll(&mut fds, timeout.as_ref()) {
-        // After a signal the loop checks and sleeps again.
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(Error::from(std::io::Error::from(error))),
+/// Returns a waker that ends the parking of this thread.
+pub(crate) fn this_thread() -> Waker {
+    Waker::from(Arc::new(Unpark(thread::current())))
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.unpark();
     }
 }

@@ -1,24 +1,11 @@
 //! Waiting for operations in a program without an executor.
 
-use std::sync::Arc;
-use std::task::{Wake, Waker};
-use std::thread::{self, Thread};
-
-use super::thread::{park, wait_for};
+use super::thread::{park, this_thread};
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind};
 use crate::op::{Completion, Posted};
 use crate::time::{Clock, Time};
 use crate::transport::Armed;
-
-/// Unparks a thread.
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
 
 /// Methods for programs without an executor. They block the calling thread and drive the endpoint
 /// meanwhile.
@@ -69,7 +56,7 @@ impl Engine {
         deadline: Time,
         mut ready: impl FnMut(&mut Engine) -> Option<R>,
     ) -> Result<R, Error> {
-        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let waker = this_thread();
         loop {
             let now = clock.now();
             let worked = self.poll(now);
@@ -85,8 +72,8 @@ impl Engine {
             let wake_at = self.next_deadline().map_or(deadline, |at| at.min(deadline));
             let timeout = Some(wake_at.since(clock.now()));
             self.record_sleep();
-            match self.event_fd() {
-                Some(fd) => wait_for(&[fd], timeout)?,
+            match self.own_bed()? {
+                Some(bed) => bed.sleep(timeout)?,
                 None => park(timeout),
             }
             self.record_wake();

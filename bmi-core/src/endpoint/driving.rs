@@ -1,7 +1,8 @@
 //! What drives an endpoint: drivers, callers that make progress, and the end.
 
 use std::future::poll_fn;
-use std::os::fd::{BorrowedFd, OwnedFd};
+#[cfg(feature = "tokio")]
+use std::os::fd::OwnedFd;
 use std::task::{Poll, Waker};
 
 use super::Endpoint;
@@ -12,7 +13,7 @@ use super::threading::{Lock, Threading};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::time::Time;
-use crate::transport::Armed;
+use crate::transport::{Armed, Bed};
 
 /// What a poll found to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +159,12 @@ impl<S: Threading> Endpoint<S> {
         self.release(state, false);
     }
 
+    /// Returns true if a task has used the endpoint since the last poll.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn has_posted(&self) -> bool {
+        self.look_at(|state| state.posted)
+    }
+
     /// Returns true if at most one task has operations in flight.
     #[cfg(feature = "tokio")]
     pub(crate) fn is_used_alone(&self) -> bool {
@@ -182,16 +189,18 @@ impl<S: Threading> Endpoint<S> {
     /// something with a later deadline does not wake it. One driver may sleep at a time, because
     /// only the last one that prepared to is woken.
     pub fn arm_until(&self, waker: &Waker) -> (Armed, Option<Time>) {
-        self.look_at(|state| state.arm(waker))
+        self.look_at(|state| state.arm(waker, S::CALLERS_PROGRESS))
     }
 
-    /// Runs `f` on the transport's event fd, if it has one.
-    pub fn with_event_fd<R>(&self, f: impl FnOnce(Option<BorrowedFd<'_>>) -> R) -> R {
-        self.look(|endpoint| f(endpoint.event_fd()))
+    /// Returns a place to sleep for the thread that drives the endpoint, unless the transport wakes
+    /// only wakers.
+    pub(crate) fn bed(&self) -> Result<Option<Box<dyn Bed>>, Error> {
+        self.look(|engine| engine.new_bed())
     }
 
     /// Returns a duplicate of the transport's event fd, if it has one.
+    #[cfg(feature = "tokio")]
     pub(crate) fn clone_event_fd(&self) -> Result<Option<OwnedFd>, Error> {
-        Ok(self.with_event_fd(|fd| fd.map(|fd| fd.try_clone_to_owned()).transpose())?)
+        Ok(self.look(|engine| engine.event_fd().map(|fd| fd.try_clone_to_owned()).transpose())?)
     }
 }

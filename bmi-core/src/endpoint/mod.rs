@@ -22,8 +22,8 @@
 //! 1. Take the lock. Post, collect or poll.
 //! 2. Settle the notes of values that were dropped meanwhile.
 //! 3. If the driver sleeps, and something is to be done for what was posted: do it, and arm the
-//!    adapter again for the driver (only where callers make progress). If that is not enough, the
-//!    driver will be woken.
+//!    adapter again for the driver. On one thread, and if that is not enough, the driver will be
+//!    woken for what is to be sent.
 //! 4. Release the lock. Then wake the futures that can go on, and the driver. A waker of a future
 //!    may run any code, so none is called under the lock.
 
@@ -210,12 +210,8 @@ impl<S: Threading> Endpoint<S> {
             }
             if std::mem::take(&mut used) {
                 state.posted = true;
-                if S::CALLERS_PROGRESS {
-                    state.progress_for_driver(&mut wakes.driver, || self.now());
-                    state.note_arrivals();
-                } else {
-                    wakes.driver = wakes.driver.take().or(state.take_driver());
-                }
+                state.progress_for_driver(&mut wakes.driver, || self.now());
+                state.note_arrivals();
             }
             state.note_room();
             let more = wakes.take(&mut state.engine);

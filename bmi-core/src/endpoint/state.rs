@@ -59,7 +59,7 @@ pub(super) struct Sleeper {
     waker: Waker,
     /// When it wakes by itself.
     until: Option<Time>,
-    /// A caller may send for it: none has, since it sleeps.
+    /// A caller may send for it, where callers make progress: none has, since it sleeps.
     sends: bool,
 }
 
@@ -233,22 +233,24 @@ impl State {
     }
 
     /// Prepares the sleep of a driver. Also returns the time until which it has to sleep at most:
-    /// callers wake it only for an earlier one.
-    pub(super) fn arm(&mut self, waker: &Waker) -> (Armed, Option<Time>) {
+    /// callers wake it only for an earlier one. A caller sends for it if `sends`.
+    pub(super) fn arm(&mut self, waker: &Waker, sends: bool) -> (Armed, Option<Time>) {
         let returns = self.returns.as_ref().filter(|_| !mutated("wait/returns-wake-the-driver")).unwrap_or(waker);
         if self.posted || self.engine.arm_with(waker, returns) == Armed::Busy {
             return (Armed::Busy, None);
         }
         let until = self.engine.next_deadline();
         self.engine.record_sleep();
-        self.driver = Some(Sleeper { waker: waker.clone(), until, sends: true });
+        self.driver = Some(Sleeper { waker: waker.clone(), until, sends });
         (Armed::Waiting, until)
     }
 
     /// Makes the progress that a driver that sleeps would have to make. The driver has to be woken
-    /// nevertheless if there is more to do, or if it would wake too late.
+    /// nevertheless if there is more to do, or if it would wake too late. On one thread, that is all
+    /// that there is to do: the driver is a task of the same thread, and sends what all tasks have
+    /// posted together.
     ///
-    /// Callers send once in each sleep. Who exchanges messages with a peer wakes nobody this way:
+    /// Other callers send once in each sleep. Who exchanges messages with a peer wakes nobody this way:
     /// the driver wakes for the answer, and sleeps again. Who posts several messages, or does so in
     /// several tasks, wakes the driver with the second one. While the driver is awake, posting only
     /// adds to what its next poll sends together.

@@ -9,7 +9,8 @@ use crate::error::Error;
 use crate::mutated;
 use crate::op::{Completion, OpId};
 use crate::time::Time;
-use crate::transport::{Armed, Transport};
+use crate::transport::bed::DescriptorBed;
+use crate::transport::{Armed, Bed, Transport};
 
 impl Engine {
     // ---- progress and completions ---------------------------------------------------------------
@@ -117,6 +118,29 @@ impl Engine {
     /// Returns the transport's descriptor to sleep on, if it has one.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.adapter.transport.event_fd()
+    }
+
+    /// Returns a place to sleep for a thread, unless the transport wakes only wakers.
+    ///
+    /// # Errors
+    /// `Io` if the system has no descriptor for it.
+    pub(crate) fn new_bed(&self) -> Result<Option<Box<dyn Bed>>, Error> {
+        if let Some(bed) = self.adapter.transport.bed()? {
+            return Ok(Some(bed));
+        }
+        let Some(fd) = self.event_fd() else { return Ok(None) };
+        Ok(Some(Box::new(DescriptorBed::new(fd.try_clone_to_owned()?)?)))
+    }
+
+    /// Returns the bed of [`Engine::wait_until`].
+    ///
+    /// # Errors
+    /// As [`Engine::new_bed`].
+    pub(crate) fn own_bed(&mut self) -> Result<Option<&mut Box<dyn Bed>>, Error> {
+        if self.bed.is_none() {
+            self.bed = self.new_bed()?;
+        }
+        Ok(self.bed.as_mut())
     }
 
     // ---- for the async interface ----------------------------------------------------------------

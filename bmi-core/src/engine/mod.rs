@@ -75,7 +75,7 @@ use life::Sweeps;
 use crate::config::Config;
 use crate::error::Error;
 use crate::time::Time;
-use crate::transport::{AnyTransport, Event};
+use crate::transport::{AnyTransport, Bed, Event};
 
 /// An endpoint: a transport and the protocol over it.
 pub struct Engine {
@@ -90,6 +90,8 @@ pub struct Engine {
     sweeps: Sweeps,
     /// The events of a poll, kept for their capacity.
     events: Vec<Event>,
+    /// Where a thread sleeps that waits without an executor, once one has.
+    bed: Option<Box<dyn Bed>>,
     /// No new peers come, and nothing more is posted.
     closing: bool,
 }
@@ -111,6 +113,7 @@ impl Engine {
             choices: Choices::default(),
             sweeps: Sweeps::default(),
             events: Vec::new(),
+            bed: None,
             closing: false,
         })
     }

@@ -4,11 +4,10 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread;
 
 use super::Handle;
 use crate::driver::Waiter;
-use crate::driver::thread::{Alarm, Sleeper};
+use crate::driver::thread::{Alarm, this_thread};
 use crate::endpoint::{Found, SharedEndpoint};
 
 /// Arms the adapters again for drivers that sleep, when this thread polls no more, also after a
@@ -29,7 +28,7 @@ impl Handle {
     /// For a program without an executor: `handle.block_on(handle.send(peer, tag, list, options))`.
     /// Do not call it in a task of an executor, whose thread it would block.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        let alarm = Arc::new(Alarm::new(Sleeper::Parked(thread::current())));
+        let alarm = Arc::new(Alarm::new(this_thread()));
         let waker = Waker::from(Arc::clone(&alarm));
         let mut cx = Context::from_waker(&waker);
         let mut future = pin!(future);

@@ -46,7 +46,7 @@ macro_rules! forward_transport {
             capabilities listen connect accept reject disconnect register expose revoke
             post_recv post_alike post_send post_write post_read write_now read_now map_remote view_remote
             bulk_ways retired_memory release_idle moved_bytes poll poll_inline flush charge next_deadline
-            arm event_fd waker);
+            arm event_fd bed waker);
     };
     (@each $own:tt $self:ident, $inner:expr; $($method:ident)+) => {
         $($crate::forward_transport!(@unless $method $own $self, $inner);)+
@@ -87,6 +87,7 @@ macro_rules! forward_transport {
     (@same next_deadline next_deadline $($any:tt)*) => {};
     (@same arm arm $($any:tt)*) => {};
     (@same event_fd event_fd $($any:tt)*) => {};
+    (@same bed bed $($any:tt)*) => {};
     (@same waker waker $($any:tt)*) => {};
     (@same $method:ident $other:ident $rest:tt $self:ident, $inner:expr) => {
         $crate::forward_transport!(@unless $method $rest $self, $inner);
@@ -223,6 +224,10 @@ macro_rules! forward_transport {
     };
     (@event_fd $self:ident, $inner:expr) => {
         $crate::forward_transport!(@by_ref $self, $inner, event_fd() -> Option<std::os::fd::BorrowedFd<'_>>);
+    };
+    (@bed $self:ident, $inner:expr) => {
+        $crate::forward_transport!(@by_ref $self, $inner,
+            bed() -> Result<Option<Box<dyn $crate::transport::Bed>>, $crate::Error>);
     };
     (@waker $self:ident, $inner:expr) => {
         $crate::forward_transport!(@by_ref $self, $inner, waker() -> std::task::Waker);

@@ -115,6 +115,16 @@ pub trait InlineReceiver {
     fn take(&mut self, conn: ConnId, message: InlineMessage<'_>) -> bool;
 }
 
+/// The receiver of a poll that was given none.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceivesNothing;
+
+impl InlineReceiver for ReceivesNothing {
+    fn take(&mut self, _: ConnId, _: InlineMessage<'_>) -> bool {
+        false
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -212,6 +212,7 @@
 //!     if the others have no room. If it was listening, its addresses are free. What it handed over
 //!     before is served.
 
+pub(crate) mod bed;
 pub(crate) mod capability;
 mod forward;
 mod inline_receive;
@@ -227,7 +228,8 @@ use crate::mem::{
 };
 use crate::time::Time;
 use crate::transport::capability::Capabilities;
-pub use inline_receive::{InlineMessage, InlineReceiver};
+pub use bed::Bed;
+pub use inline_receive::{InlineMessage, InlineReceiver, ReceivesNothing};
 
 /// Longest private data that travels with a connection request, an acceptance or a rejection, in
 /// bytes.
@@ -777,6 +779,15 @@ pub trait Transport {
     /// [`Capabilities::event_fd`] is set. It is never read: calling `poll` makes it unreadable
     /// again.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Returns a place to sleep for the thread that drives this transport, if it is better than the
+    /// descriptor. The thread sleeps there in place of waiting for the descriptor.
+    ///
+    /// # Errors
+    /// `Io` if the system has no descriptor for it.
+    fn bed(&self) -> Result<Option<Box<dyn Bed>>, Error> {
+        Ok(None)
+    }
 
     /// Returns a waker that wakes the waiter of this transport, from any thread.
     fn waker(&self) -> Waker;

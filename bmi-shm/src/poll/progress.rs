@@ -27,7 +27,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use bmi_core::Time;
-use bmi_core::transport::{Event, InlineReceiver};
+use bmi_core::transport::{Event, InlineReceiver, ReceivesNothing};
 use rustix::event::epoll;
 
 use crate::error::Fault;
@@ -90,7 +90,7 @@ impl ShmTransport {
         self.now = now;
         let before = events.len();
         let (limit, early) = (before + BATCH, before..before);
-        let receiver = &mut crate::adapter::ReceivesNothing;
+        let receiver = &mut ReceivesNothing;
         let mut pass = Pass { events, limit, early, shows: false, receiver, moved: false };
         if !self.pending.is_idle() {
             self.report_pending(&mut pass);

@@ -34,6 +34,33 @@ impl QueuePair {
         }
     }
 
+    /// Returns the bytes to send if they are all in the ring: requests that were copied whole when
+    /// they were posted, at most a frame's length of them, and nothing else. The pieces are valid
+    /// until the wire is modified.
+    ///
+    /// This is the usual case of small messages. They leave without a round of work: the queue needs
+    /// no entry for each run of bytes, and all of its requests end at once.
+    #[inline]
+    pub(crate) fn only_staged(&self) -> Option<[Piece; 2]> {
+        let staged = self.wire.backlog() == 0
+            && self.request_segments.is_empty()
+            && self.next_reply == self.replies.len()
+            && (self.issued == self.reads.len() || self.issued == MAX_READS)
+            && (1..=PIECE).contains(&(self.wire.staged() as u64));
+        staged.then(|| self.wire.uncommitted())
+    }
+
+    /// Completes what [`QueuePair::only_staged`] returned, which the kernel has taken.
+    #[inline]
+    pub(crate) fn complete_staged(&mut self) {
+        self.wire.sent_uncommitted();
+        self.next_request = self.requests.len();
+        let sent = self.wire.sent();
+        for request in &mut self.requests {
+            (request.staged, request.end) = (0, sent);
+        }
+    }
+
     /// Learns from a system call how long the next round should be. The system took `taken` of the
     /// `asked` bytes.
     ///

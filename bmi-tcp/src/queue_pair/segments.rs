@@ -30,6 +30,11 @@ impl SegmentQueue {
         Cursor { segment: self.popped, offset: 0 }
     }
 
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
     pub(super) fn push(&mut self, segments: &[Segment]) {
         self.segments.extend(segments.iter().cloned());
     }
@@ -47,7 +52,11 @@ impl SegmentQueue {
 
     pub(super) fn pop(&mut self, count: u32) {
         self.popped += u64::from(count);
-        self.segments.drain(..count as usize);
+        if count == 1 {
+            self.segments.pop_front();
+        } else {
+            self.segments.drain(..count as usize);
+        }
     }
 
     /// Calls `each` with the pieces (segment, offset in it, length) of the next `len` bytes from
