@@ -36,7 +36,10 @@ impl SegmentQueue {
     }
 
     pub(super) fn push(&mut self, segments: &[Segment]) {
-        self.segments.extend(segments.iter().cloned());
+        match segments {
+            [one] => self.segments.push_back(one.clone()),
+            many => self.segments.extend(many.iter().cloned()),
+        }
     }
 
     /// Puts segments before all others, or behind the first `behind` of them. No cursor may be at a
