@@ -55,10 +55,10 @@ impl SegmentQueue {
 
     pub(super) fn pop(&mut self, count: u32) {
         self.popped += u64::from(count);
-        if count == 1 {
-            self.segments.pop_front();
-        } else {
-            self.segments.drain(..count as usize);
+        match count {
+            0 => {}
+            1 => drop(self.segments.pop_front()),
+            many => drop(self.segments.drain(..many as usize)),
         }
     }
 
