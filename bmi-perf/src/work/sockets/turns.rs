@@ -175,9 +175,11 @@ mod tests {
             let part = |line: usize| {
                 let (lines, turns, stop) = (&lines, &turns, &stop);
                 async move {
-                    while line == 2 {
-                        turns.set(turns.get() + 1);
-                        lines[2].wait(EventFlags::IN).await;
+                    if line == 2 {
+                        loop {
+                            turns.set(turns.get() + 1);
+                            lines[2].wait(EventFlags::IN).await;
+                        }
                     }
                     for _ in 0..100 {
                         if line == 0 {
