@@ -157,8 +157,8 @@ fn read_all(profile: &Path) -> Result<[Count; WINDOWS]> {
     Ok(counts)
 }
 
-/// Adds the kinds of the system calls in each window, from lines as "SYSCALL[7,1](232)
-/// sys_epoll_wait ( 3, 0x4037380, 256, 0 ) --> [async] ...". Returns `None` if a mark is missing.
+/// Adds the kinds of the system calls in each window, from lines as `SYSCALL[7,1](232)
+/// sys_epoll_wait ( 3, 0x4037380, 256, 0 ) --> [async] ...`. Returns `None` if a mark is missing.
 fn add_kinds(counts: &mut [Count; WINDOWS], log: &str) -> Option<()> {
     let calls = log.lines().filter_map(|line| line.split_once("SYSCALL[")?.1.split_once(") sys_"));
     let mut calls = calls.map(|(_, call)| call.split_at(call.find([' ', '[', '(']).unwrap_or(call.len())));
