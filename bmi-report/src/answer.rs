@@ -151,8 +151,7 @@ fn quantity(test: &str, unit: Unit) -> String {
         Unit::Seconds => "time",
         Unit::BytesPerSecond => "bandwidth",
         Unit::PerSecond => "rate",
-        Unit::Instructions => "instructions",
-        Unit::Calls => "system calls",
+        counted => counted.counted().unwrap_or_default(),
     };
     format!("{name} of {test}")
 }

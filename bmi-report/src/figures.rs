@@ -175,9 +175,9 @@ pub fn commit() -> String {
 
 /// Returns the name of a row. What is counted says it.
 fn name(row: &Row) -> String {
-    match row.unit {
-        Unit::Instructions | Unit::Calls => format!("{}, {}", row.name(), unit(row.unit).1),
-        Unit::Seconds | Unit::BytesPerSecond | Unit::PerSecond => row.name(),
+    match row.unit.counted() {
+        Some(counted) => format!("{}, {counted}", row.name()),
+        None => row.name(),
     }
 }
 
@@ -187,8 +187,7 @@ fn unit(unit: Unit) -> (f64, &'static str) {
         Unit::Seconds => (1e6, "us"),
         Unit::BytesPerSecond => (1e-9, "GB/s"),
         Unit::PerSecond => (1e-6, "M/s"),
-        Unit::Instructions => (1.0, "instructions"),
-        Unit::Calls => (1.0, "system calls"),
+        counted => (1.0, counted.counted().unwrap_or_default()),
     }
 }
 

@@ -159,11 +159,7 @@ impl Group<'_> {
     /// Returns what is counted, if something is: `instructions`. Figures of other units say it
     /// themselves.
     pub fn counted(&self) -> Option<&'static str> {
-        match self.row().unit {
-            Unit::Instructions => Some("instructions"),
-            Unit::Calls => Some("system calls"),
-            Unit::Seconds | Unit::BytesPerSecond | Unit::PerSecond => None,
-        }
+        self.row().unit.counted()
     }
 
     /// Returns true if the rows take a path that the library would not always choose: the setting

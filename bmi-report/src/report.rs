@@ -105,6 +105,12 @@ pub enum Unit {
     /// System calls per operation, counted; less is better.
     #[serde(rename = "calls")]
     Calls,
+    /// How often an operation sleeps in the kernel, counted; less is better.
+    #[serde(rename = "wake-ups")]
+    WakeUps,
+    /// Cache misses per operation, simulated; less is better.
+    #[serde(rename = "misses")]
+    Misses,
 }
 
 impl Unit {
@@ -115,7 +121,19 @@ impl Unit {
 
     /// Returns true if values are counted, and hardly vary.
     pub fn is_counted(self) -> bool {
-        matches!(self, Unit::Instructions | Unit::Calls)
+        self.counted().is_some()
+    }
+
+    /// Returns the name of what is counted, if something is: `instructions`. Figures of other units
+    /// say it themselves.
+    pub fn counted(self) -> Option<&'static str> {
+        match self {
+            Unit::Instructions => Some("instructions"),
+            Unit::Calls => Some("system calls"),
+            Unit::WakeUps => Some("wake-ups"),
+            Unit::Misses => Some("cache misses"),
+            Unit::Seconds | Unit::BytesPerSecond | Unit::PerSecond => None,
+        }
     }
 
     /// Formats a value for people.
@@ -125,7 +143,7 @@ impl Unit {
             Unit::BytesPerSecond => crate::units::bandwidth(value),
             Unit::PerSecond => crate::units::rate(value),
             Unit::Instructions => format!("{value:.0}"),
-            Unit::Calls => format!("{value:.2}"),
+            Unit::Calls | Unit::WakeUps | Unit::Misses => format!("{value:.2}"),
         }
     }
 

@@ -10,6 +10,11 @@ pub(crate) enum Target {
     Shm,
     /// TCP over the loopback.
     Tcp,
+    /// Plain sockets over the loopback, beside the library over TCP. Each message is written by a
+    /// call of its own.
+    Sockets,
+    /// The same. All messages that are ready are written by one call.
+    BatchedSockets,
 }
 
 /// How both sides wait.
@@ -17,8 +22,13 @@ pub(crate) enum Target {
 pub(crate) enum Mode {
     /// By polling.
     Polling,
-    /// In `poll(2)` on the transport's event fd, as a driver that sleeps does.
+    /// In `poll(2)` on the transport's event fd, as a driver that sleeps does. Plain sockets in
+    /// `epoll_wait`.
     Sleeping,
+    /// As the library's own driver waits. Each side has a thread.
+    Thread,
+    /// As the driver under tokio waits. Each side has a thread with a runtime of its own.
+    Tokio,
 }
 
 /// The content of one operation.
@@ -41,6 +51,10 @@ pub(crate) enum Play {
     Push,
     /// A transfer from memory that the other side exposes.
     Pull,
+    /// A second in which one side asks once, and the other answers.
+    RareSecond,
+    /// A second in which both sides do nothing. One of them has a timer at its end.
+    IdleSecond,
     /// As `Idle`, for the transport without the protocol above it.
     RawIdle,
     /// As `Ping`, for the transport alone.
@@ -50,12 +64,27 @@ pub(crate) enum Play {
 }
 
 impl Target {
-    pub(crate) fn name(self) -> String {
-        format!("{self:?}").to_lowercase()
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Target::Shm => "shm",
+            Target::Tcp => "tcp",
+            Target::Sockets => "sockets",
+            Target::BatchedSockets => "batched sockets",
+        }
+    }
+
+    /// Returns true if the library is not in it.
+    pub(crate) fn is_plain(self) -> bool {
+        matches!(self, Target::Sockets | Target::BatchedSockets)
     }
 }
 
 impl Mode {
+    /// Returns true if drivers run the two sides.
+    pub(crate) fn is_driven(self) -> bool {
+        matches!(self, Mode::Thread | Mode::Tokio)
+    }
+
     pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
@@ -71,7 +100,13 @@ impl Play {
             Play::Ping | Play::RawPing | Play::Task | Play::SharedTask => 2,
             Play::Rate | Play::RawRate => Play::BATCH,
             Play::Idle | Play::RawIdle | Play::Wake | Play::Push | Play::Pull => 1,
+            Play::RareSecond | Play::IdleSecond => 1,
         }
+    }
+
+    /// Returns true if an operation takes a second.
+    pub(crate) fn takes_seconds(self) -> bool {
+        matches!(self, Play::RareSecond | Play::IdleSecond)
     }
 
     /// Returns the name of the thing that a line's figures are for.
@@ -81,6 +116,7 @@ impl Play {
             Play::Wake => "wake-up",
             Play::Ping | Play::RawPing | Play::Rate | Play::RawRate | Play::Task | Play::SharedTask => "message",
             Play::Push | Play::Pull => "transfer",
+            Play::RareSecond | Play::IdleSecond => "second",
         }
     }
 
@@ -94,6 +130,8 @@ impl Play {
             Play::SharedTask => "shared task ping",
             Play::Push => "push",
             Play::Pull => "pull",
+            Play::RareSecond => "request a second",
+            Play::IdleSecond => "idle second",
             Play::RawIdle => "raw idle",
             Play::RawPing => "raw ping",
             Play::RawRate => "raw rate",
@@ -124,6 +162,7 @@ impl Line {
     /// a receiver returns credits after 62 messages.
     pub(crate) fn count(&self) -> usize {
         match self.play {
+            _ if self.play.takes_seconds() => 1,
             Play::Idle | Play::RawIdle => 2048,
             Play::Rate | Play::RawRate => 248,
             _ if self.len >= 256 << 10 => 32,
@@ -142,6 +181,15 @@ impl Line {
         if by_string_move { self.len as u64 } else { 0 }
     }
 
+    /// Returns the line of plain sockets beside this one. With a driver it is that which sleeps: a
+    /// plain program needs nothing else.
+    pub(crate) fn partner(&self) -> Option<Line> {
+        let over = if self.play == Play::Rate { Target::BatchedSockets } else { Target::Sockets };
+        let mode = if self.mode.is_driven() { Mode::Sleeping } else { self.mode };
+        let partner = Line { over, mode, ..*self };
+        (self.over == Target::Tcp && all().contains(&partner)).then_some(partner)
+    }
+
     /// Returns the number of operations to play before the count begins. By then all lists have
     /// grown, and an idle transport is at rest.
     pub(crate) fn warm_up(&self) -> usize {
@@ -156,9 +204,12 @@ impl Line {
 
 /// Returns all lines.
 pub(crate) fn all() -> Vec<Line> {
-    use Mode::{Polling, Sleeping};
-    use Play::{Idle, Ping, Pull, Push, Rate, RawIdle, RawPing, RawRate, SharedTask, Task, Wake};
+    use Mode::{Polling, Sleeping, Thread, Tokio};
+    use Play::{
+        Idle, IdleSecond, Ping, Pull, Push, RareSecond, Rate, RawIdle, RawPing, RawRate, SharedTask, Task, Wake,
+    };
     const KIB: usize = 1 << 10;
+    const MIB: usize = 1 << 20;
     let mut lines = Vec::new();
     let mut add = |over, mode, plays: &[(Play, usize)]| {
         lines.extend(plays.iter().map(|&(play, len)| Line { over, play, len, mode }));
@@ -174,13 +225,26 @@ pub(crate) fn all() -> Vec<Line> {
     let raw = [(RawIdle, 0), (RawPing, 8), (RawRate, 64), (RawPing, 4 * KIB)];
     add(Target::Shm, Polling, &raw);
     add(Target::Shm, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
-    let longer = [(Ping, 4 * KIB), (Ping, 64 * KIB), (Push, 64 * KIB), (Pull, 64 * KIB)];
-    add(Target::Tcp, Polling, &short);
-    add(Target::Tcp, Polling, &longer);
+    let pings = [(Ping, 4), (Ping, 4 * KIB), (Ping, 64 * KIB), (Ping, MIB)];
+    let transfers = [(Push, 64 * KIB), (Pull, 64 * KIB), (Push, MIB), (Pull, MIB)];
+    for over in [Target::Tcp, Target::Sockets] {
+        add(over, Polling, &short);
+        add(over, Sleeping, &short[1..]);
+        for mode in [Polling, Sleeping] {
+            add(over, mode, &pings);
+            add(over, mode, &transfers);
+        }
+    }
+    for mode in [Polling, Sleeping] {
+        add(Target::BatchedSockets, mode, &short[2..]);
+    }
     add(Target::Tcp, Polling, &tasks);
     add(Target::Tcp, Polling, &raw);
-    add(Target::Tcp, Sleeping, &[(Wake, 0), (Ping, 8), (Rate, 64)]);
-    add(Target::Tcp, Sleeping, &longer);
+    add(Target::Tcp, Sleeping, &[(Wake, 0)]);
+    for mode in [Thread, Tokio] {
+        add(Target::Tcp, mode, &pings);
+        add(Target::Tcp, mode, &[(RareSecond, 4), (IdleSecond, 0)]);
+    }
     lines
 }
 
@@ -196,6 +260,20 @@ mod tests {
         assert_eq!(names.len(), all().len());
         for name in ["shm idle, polling", "tcp ping 8 B, sleeping", "tcp raw ping 4 KiB, polling"] {
             assert!(names.contains(name), "{name} is missing");
+        }
+    }
+
+    #[test]
+    fn lines_over_tcp_have_plain_sockets_beside_them() {
+        let partner = |name: &str| {
+            let line = all().into_iter().find(|line| line.name() == name).unwrap();
+            line.partner().map(|partner| partner.name())
+        };
+        assert_eq!(partner("tcp ping 4 B, tokio").as_deref(), Some("sockets ping 4 B, sleeping"));
+        assert_eq!(partner("tcp pull 1 MiB, polling").as_deref(), Some("sockets pull 1 MiB, polling"));
+        assert_eq!(partner("tcp rate 64 B, sleeping").as_deref(), Some("batched sockets rate 64 B, sleeping"));
+        for alone in ["tcp raw ping 8 B, polling", "shm ping 8 B, polling", "sockets rate 64 B, polling"] {
+            assert_eq!(partner(alone), None);
         }
     }
 }

@@ -253,7 +253,7 @@ impl Pair {
     fn drain(&mut self) -> Result<(), Error> {
         match self.mode {
             Mode::Polling => while self.sides[FAR].poll()?.0 {},
-            Mode::Sleeping => loop {
+            _ => loop {
                 while self.settle()? {}
                 if self.sides[FAR].worked {
                     break;
@@ -273,7 +273,7 @@ impl Pair {
                     self.sides[turn].poll()?;
                     turn = 1 - turn;
                 }
-                Mode::Sleeping => {
+                _ => {
                     if !self.settle()? {
                         self.sleep()?;
                     }

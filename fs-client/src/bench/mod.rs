@@ -21,7 +21,7 @@
 //! |---|---|
 //! | [`job`] | what is to be measured; what goes from host to host |
 //! | [`layout`] | which task accesses which bytes, in which order |
-//! | [`task`], [`crew`] | a thread with its clients, and its phases; all of a host |
+//! | [`task`], [`crew`] | a thread with its clients, its phases, and their plain partners; all of a host |
 //! | [`wire`], [`leader`], [`follower`] | several hosts |
 //! | [`door`] | which hosts may join |
 //! | [`run`], [`outcome`] | rounds, and the report of them |

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bmi_report::{Cost, Histogram, Host, Report, Row, Step, Unit, units};
+use bmi_report::{Cost, Histogram, Host, Kind, Report, Row, Step, Unit, units};
 
 use super::crew::merged;
 use super::job::{Copying, Io, Job, Meta, Order, Part, Ready, Work};
+use super::task::partner::Partner;
 use super::usage::Usage;
 
 /// What was measured of a phase in a lane.
@@ -16,6 +17,8 @@ struct Figure {
     operations: Histogram,
     clients: Usage,
     servers: Usage,
+    /// The plain program beside it: its name, and its rounds.
+    partner: (&'static str, Vec<Step>),
 }
 
 /// Collects what was measured.
@@ -53,13 +56,20 @@ impl Outcome {
     /// Adds a phase that all hosts have done, and what servers of this host took meanwhile.
     pub(crate) fn add(&mut self, round: u32, order: Order, took: Duration, (part, servers): (&Part, Usage)) {
         let Some((_, figure)) = self.figures.iter_mut().find(|(key, _)| *key == order) else { return };
-        let value = part.amount as f64 / took.as_secs_f64().max(1e-9);
+        let value = rate(part.amount, took);
         figure.rounds.push(Step { round, value });
         figure.operations.add(&part.operations);
         figure.clients.cpu += part.cpu;
         figure.clients.switches += part.switches;
         figure.servers.cpu += servers.cpu;
         figure.servers.switches += servers.switches.max(0.0);
+    }
+
+    /// Adds what the plain program did beside a phase.
+    pub(super) fn add_partner(&mut self, round: u32, order: Order, took: Duration, done: &Partner) {
+        let Some((_, figure)) = self.figures.iter_mut().find(|(key, _)| *key == order) else { return };
+        figure.partner.0 = done.over;
+        figure.partner.1.push(Step { round, value: rate(done.amount, took) });
     }
 
     /// Returns the report.
@@ -71,7 +81,19 @@ impl Outcome {
             .figures
             .iter()
             .filter(|(_, figure)| !figure.rounds.is_empty())
-            .map(|(order, figure)| self.row(*order, figure))
+            .flat_map(|(order, figure)| {
+                let row = self.row(*order, figure);
+                let (over, rounds) = &figure.partner;
+                let partner = (!rounds.is_empty()).then(|| Row {
+                    over: (*over).to_owned(),
+                    kind: Kind::Baseline,
+                    rounds: rounds.clone(),
+                    histogram: None,
+                    cost: BTreeMap::new(),
+                    ..row.clone()
+                });
+                std::iter::once(row).chain(partner)
+            })
             .collect();
         report.notes = notes(&self.job);
         report.interrupted.clone_from(&self.ended);
@@ -102,6 +124,10 @@ impl Outcome {
             ..Row::default()
         }
     }
+}
+
+fn rate(amount: u64, took: Duration) -> f64 {
+    amount as f64 / took.as_secs_f64().max(1e-9)
 }
 
 /// Returns a name for each lane: its transport, and its cluster if there are several. The name of

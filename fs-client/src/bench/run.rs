@@ -16,6 +16,7 @@ use bmi_report::stats::Random;
 use super::job::{Job, Order, Phase, Ready};
 use super::leader::{Ended, Leader};
 use super::outcome::Outcome;
+use super::task::partner;
 use super::usage::Usage;
 
 /// What to do.
@@ -31,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) keep: bool,
     /// The files are there already.
     pub(crate) existing: bool,
+    /// Measure plain programs beside the lanes.
+    pub(crate) plain: bool,
     /// Processes of this host whose use of it is measured: servers.
     pub(crate) servers: Vec<u32>,
 }
@@ -124,7 +127,22 @@ impl<S: FnMut(&str)> Run<'_, S> {
             if let Some(complaint) = part.complaint() {
                 self.outcome.failures.push(complaint);
             }
+            // Once in a round, in the middle of the lanes as it falls.
+            if self.plan.plain && lane == 0 {
+                self.partner(round, of(*phase)).map_err(|error| Ended::Failed(format!("a plain program: {error}")))?;
+            }
         }
+        Ok(())
+    }
+
+    /// Measures the plain program beside a phase.
+    fn partner(&mut self, round: u32, order: Order) -> std::io::Result<()> {
+        let job = &self.plan.job;
+        let Some(work) = partner::prepare(job, job.works[order.work], order.phase)? else { return Ok(()) };
+        let begun = self.leader.now();
+        let done = work()?;
+        let took = self.leader.now().since(begun);
+        self.outcome.add_partner(round, order, took, &done);
         Ok(())
     }
 

@@ -254,7 +254,7 @@ pub(crate) enum Command {
     #[command(after_help = BENCH)]
     Bench {
         #[command(subcommand)]
-        what: Bench,
+        what: Box<Bench>,
     },
 
     /// Draw which server holds which ranges of a file

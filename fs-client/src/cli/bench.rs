@@ -182,8 +182,11 @@ fn plan(global: &Global, run: &RunArgs, works: Vec<Work>, local: Option<&LocalAr
         works,
     };
     let phases = job.works.iter().map(phases).collect();
-    let RunArgs { rounds, duration: at_most, .. } = *run;
-    Ok(Plan { job, phases, rounds, at_most, keep: false, existing: false, servers: run.server_pid.clone() })
+    let RunArgs { rounds, duration: at_most, plain, .. } = *run;
+    if plain && all > 1 {
+        return Err(Stop::usage("--plain is for one task: a plain program has one connection, or copies one file"));
+    }
+    Ok(Plan { job, phases, rounds, at_most, keep: false, existing: false, plain, servers: run.server_pid.clone() })
 }
 
 fn named(over: &TransportChoice) -> String {

@@ -19,6 +19,7 @@ Examples:
   pvfs bench meta --files 10000 --tasks 4    create, stat, list, remove, as mdtest
   pvfs bench copy --size 1G                  put and get
   pvfs bench all --over tcp,shm              one client: names, small accesses, lists, copies
+  pvfs bench all --plain                     beside plain sockets and local copies
   pvfsd scratch -- pvfs bench all            without a cluster: with one that lasts as long
   pvfs bench io --wait-for 1 --listen :7077  wait for another host, where one runs the command
                                              that this one prints: pvfs bench join
@@ -230,6 +231,10 @@ pub(crate) struct RunArgs {
     /// Another cluster, measured in turns with the first one
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = beside)]
     pub(crate) beside: Vec<(String, Addr)>,
+    /// Measure plain programs beside one task, in turns with it: sockets of this host that exchange
+    /// requests and data one at a time, and copies of local files
+    #[arg(long)]
+    pub(crate) plain: bool,
     /// Processes of servers on this host: the report has their processor time, too
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pub(crate) server_pid: Vec<u32>,

@@ -1,18 +1,22 @@
 //! The baseline of a network: the least work with which two programs can use TCP sockets. Calls do
-//! not block. If there is nothing to read, a side tries again, or waits in `poll(2)`.
+//! not block. If there is nothing to read, a side tries again, or waits in `epoll_wait`.
 //!
 //! Each connection uses as many buffers in turn as the library does, so that both touch the same
 //! amount of memory. Each message is written by a call of its own. A stream of small messages is
-//! read as it comes, many with one call. A thread that polls tries its connections one after the
-//! other.
+//! read as it comes, many with one call. A thread with several connections reads those that `epoll`
+//! names.
 //!
 //! | module | what is there |
 //! |---|---|
-//! | `line` | a connection whose calls do not block, and the loop that runs several of them |
+//! | `line` | a connection whose calls do not block |
+//! | `turns` | the loop that runs several of them |
+//! | `spin` | how long a hybrid side polls before it sleeps |
 //! | `part` | what happens on a connection in a round |
 
 mod line;
 mod part;
+mod spin;
+mod turns;
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -21,10 +25,10 @@ use std::time::Duration;
 use bmi::Error;
 use rustix::event::{PollFd, PollFlags, poll};
 
-pub(super) use self::line::LOOK;
 use self::line::Line;
 use self::part::Part;
 pub(super) use self::part::READ;
+pub(super) use self::turns::LOOK;
 use crate::case::Case;
 use crate::measured::{Measured, now};
 use crate::stop::Stop;
@@ -78,13 +82,13 @@ impl Sockets {
     /// Runs the client's part: `count` messages on each connection.
     pub(crate) fn measure(&self, case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
         let parts = self.lines.iter().map(|line| Part { line, case, count }.measure());
-        let measured = line::run(&self.lines, parts, case.waiting, stop)?;
+        let measured = turns::run(&self.lines, parts, case.waiting, stop)?;
         Ok(measured.into_iter().fold(Measured::default(), Measured::beside))
     }
 
     /// Runs the server's part.
     pub(crate) fn serve(&self, case: &Case, count: u64, stop: &Stop) -> Result<(), Error> {
         let parts = self.lines.iter().map(|line| Part { line, case, count }.serve());
-        line::run(&self.lines, parts, case.waiting, stop).map(drop)
+        turns::run(&self.lines, parts, case.waiting, stop).map(drop)
     }
 }

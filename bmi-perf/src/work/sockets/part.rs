@@ -1,7 +1,7 @@
 //! What happens on a connection in a round, on either side.
 
 use bmi::{Error, Memory};
-use rustix::event::PollFlags;
+use rustix::event::epoll::EventFlags;
 
 use super::line::Line;
 use crate::case::{Case, Over, Test};
@@ -54,7 +54,7 @@ impl Part<'_> {
     }
 
     async fn await_signal(&self) -> Result<(), Error> {
-        self.line.read_exact(&mut [0]).await
+        self.line.read_answer(&mut [0]).await
     }
 
     /// Returns the buffers. They are allocated, and their pages touched, before the time begins.
@@ -75,7 +75,7 @@ impl Part<'_> {
         let mut last = watch.begin;
         for _ in 0..self.count {
             self.line.write_all(sent).await?;
-            self.line.read_exact(answer).await?;
+            self.line.read_answer(answer).await?;
             last = measured.lap(last);
         }
         Ok(measured.ended(watch, self.count))
@@ -85,7 +85,7 @@ impl Part<'_> {
         let (mut came, mut answer) = (memory(Over::Sockets, out)?, memory(Over::Sockets, back)?);
         let (came, answer) = (bytes(&mut came), bytes(&mut answer));
         for _ in 0..self.count {
-            self.line.read_exact(came).await?;
+            self.line.read_answer(came).await?;
             self.line.write_all(answer).await?;
         }
         Ok(())
@@ -112,7 +112,7 @@ impl Part<'_> {
                 self.line.write_all(&message).await?;
                 next += 1;
             } else {
-                self.line.wait(PollFlags::empty()).await;
+                self.line.wait(EventFlags::empty()).await;
             }
         }
         Ok(measured.ended(watch, self.count))
@@ -148,14 +148,19 @@ impl Part<'_> {
         let mut left = self.count * self.case.size;
         while left > 0 {
             let most = READ.min(usize::try_from(left).unwrap_or(READ));
-            left -= self.line.read_some(&mut ring[..most]).await? as u64;
+            let len = self.line.try_read(&mut ring[..most])?;
+            left -= len as u64;
+            if len < most && left > 0 {
+                self.line.wait(EventFlags::IN).await;
+            }
         }
         Ok(())
     }
 
     /// Sends and receives a stream at the same time, then waits for the server's signal.
     async fn both_streams(&self, out: &[u8], is_client: bool) -> Result<Measured, Error> {
-        let mut back = vec![1; READ];
+        let mut back = self.ring()?;
+        let back = bytes(&mut back);
         let watch = Stopwatch::start();
         let all = self.count * self.case.size;
         let (mut to_send, mut to_come) = (all, all);
@@ -168,13 +173,14 @@ impl Part<'_> {
                 (to_send, moved) = (to_send - len as u64, moved + len);
             }
             if to_come > 0 {
-                let most = READ.min(usize::try_from(to_come).unwrap_or(READ));
-                let len = self.line.try_read(&mut back[..most])?;
+                let at = ((all - to_come) % back.len() as u64) as usize;
+                let most = (back.len() - at).min(usize::try_from(to_come).unwrap_or(usize::MAX));
+                let len = self.line.try_read(&mut back[at..][..most])?;
                 (to_come, moved) = (to_come - len as u64, moved + len);
             }
             if moved == 0 {
-                let out_too = if to_send > 0 { PollFlags::OUT } else { PollFlags::empty() };
-                let in_too = if to_come > 0 { PollFlags::IN } else { PollFlags::empty() };
+                let out_too = if to_send > 0 { EventFlags::OUT } else { EventFlags::empty() };
+                let in_too = if to_come > 0 { EventFlags::IN } else { EventFlags::empty() };
                 self.line.wait(in_too | out_too).await;
             }
         }

@@ -205,7 +205,7 @@ pub(super) fn label(unit: Unit) -> fn(f64) -> String {
         Unit::Seconds => axis::time,
         Unit::BytesPerSecond => axis::bandwidth,
         Unit::PerSecond => axis::rate,
-        Unit::Instructions | Unit::Calls => axis::plain,
+        _ => axis::plain,
     }
 }
 
@@ -217,6 +217,8 @@ pub(super) fn up(unit: Unit) -> &'static str {
         Unit::PerSecond => "operations per second",
         Unit::Instructions => "instructions of an operation",
         Unit::Calls => "system calls of an operation",
+        Unit::WakeUps => "wake-ups of an operation",
+        Unit::Misses => "cache misses of an operation",
     }
 }
 

@@ -10,6 +10,7 @@ mod flight;
 mod io;
 mod lane;
 mod meta;
+pub(super) mod partner;
 mod pattern;
 
 use std::collections::BTreeSet;
