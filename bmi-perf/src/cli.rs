@@ -33,6 +33,7 @@ Examples:
   bmi-perf here                                            the transports of this host, about a minute
   bmi-perf here --over shm --interface polled,backend      what the library adds to a backend
   bmi-perf here --over shm --interface endpoint,polled     what tasks and an executor add to that
+  bmi-perf here --over tcp --interface endpoint,runtime    what a runtime costs, a task of which drives
   bmi-perf here --over tcp --interface endpoint,thread     what a handle for several threads costs
   bmi-perf here --over tcp --test call-write,call-read     the four paths, and the one that is chosen
   bmi-perf here --test tokio-read,tokio-write              programs on tokio, beside plain sockets

@@ -208,8 +208,8 @@ impl Frame {
 #[inline]
 pub(crate) fn whole_message(bytes: &[u8]) -> Option<usize> {
     let header = bytes.first_chunk::<HEADER>()?;
-    let [kind, here] =
-        [0, 4].map(|at| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]));
+    let kind = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
+    let here = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
     let is_whole = kind == SEND.into() && u64_at(header, 8) == here.into() && here as usize <= bytes.len() - HEADER;
     is_whole.then_some(here as usize)
 }

@@ -69,23 +69,29 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
         if let Some(fd) = &fd {
             forget_readiness(fd).await?;
         }
-        let mut found = endpoint.find_work(endpoint.now());
+        let mut now = endpoint.now();
+        let mut found = endpoint.find_work(now);
         loop {
             if let Some(found) = found {
-                waiter.found(&mut wait, found, endpoint.now());
+                waiter.found(&mut wait, found, now);
                 polls = polls.wrapping_add(1);
                 let yields = waiter.polls() || !S::CALLERS_PROGRESS || polls.is_multiple_of(POLLS);
                 if yields || !endpoint.is_used_alone() {
                     give_way(&endpoint).await;
                 }
-                endpoint.send_posted();
+                now = endpoint.now();
+                endpoint.send_posted(now);
             }
-            let wait = wait.get_or_insert_with(|| waiter.begin(endpoint.now(), endpoint.is_sending()));
+            let wait = wait.get_or_insert_with(|| waiter.begin(now, endpoint.is_sending()));
             found = None;
-            while found.is_none() && wait.polls_on(endpoint.now()) {
-                found = (0..POLLS).find_map(|_| endpoint.find_work(endpoint.now()));
+            while found.is_none() && wait.polls_on(now) {
+                found = (0..POLLS).find_map(|_| {
+                    now = endpoint.now();
+                    endpoint.find_work(now)
+                });
                 if found.is_none() {
                     tokio::task::yield_now().await;
+                    now = endpoint.now();
                 }
             }
             if found.is_none() {

@@ -100,21 +100,22 @@ pub fn block_on<S: Threading, F: Future>(
             return Ok(output);
         }
         // What has come since that poll ends the sleep, so there is no second look for it.
+        let now = endpoint.now();
         let found = if ran && polled {
-            endpoint.send_posted();
+            endpoint.send_posted(now);
             Some(Found::Posted)
         } else {
             polled = true;
-            endpoint.find_work(endpoint.now()).or_else(|| ran.then_some(Found::Posted))
+            endpoint.find_work(now).or_else(|| ran.then_some(Found::Posted))
         };
         if let Some(found) = found {
-            waiter.found(&mut wait, found, endpoint.now());
+            waiter.found(&mut wait, found, now);
             if alarm.is_ready() {
                 continue;
             }
         }
-        let wait = wait.get_or_insert_with(|| waiter.begin(endpoint.now(), endpoint.is_sending()));
-        if wait.polls_on(endpoint.now()) {
+        let wait = wait.get_or_insert_with(|| waiter.begin(now, endpoint.is_sending()));
+        if wait.polls_on(now) {
             std::hint::spin_loop();
         } else {
             sleep(endpoint, &alarm, &waker, bed.as_mut())?;

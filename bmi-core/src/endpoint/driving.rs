@@ -154,8 +154,8 @@ impl<S: Threading> Endpoint<S> {
     }
 
     /// Sends what was posted, without a look for arrivals.
-    pub(crate) fn send_posted(&self) {
-        let ((), state) = self.run(|state| state.send_posted(self.now()));
+    pub(crate) fn send_posted(&self, now: Time) {
+        let ((), state) = self.run(|state| state.send_posted(now));
         self.release(state, false);
     }
 

@@ -35,6 +35,7 @@ mod peer;
 mod state;
 pub(crate) mod threading;
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Weak};
@@ -202,15 +203,17 @@ impl<S: Threading> Endpoint<S> {
     #[cold]
     fn release_and_wake<'a>(&'a self, mut state: Held<'a, S>, mut used: bool) {
         let mut wakes = Wakes::new();
+        let clock = OnceCell::new();
+        let now = || *clock.get_or_init(|| self.now());
         loop {
             // The endpoint may drop memory, and with it a value of the program.
             while let Some(dropped) = state.take_note() {
-                state.settle(dropped, self.now());
+                state.settle(dropped, now());
                 used = true;
             }
             if std::mem::take(&mut used) {
                 state.posted = true;
-                state.progress_for_driver(&mut wakes.driver, || self.now());
+                state.progress_for_driver(&mut wakes.driver, now);
                 state.note_arrivals();
             }
             state.note_room();

@@ -110,7 +110,12 @@ impl<N> Returns<N> {
     /// waiting. The caller must not sleep then.
     #[must_use]
     pub fn wake_at_next(&self, waker: &Waker) -> bool {
-        let known = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner).replace(waker.clone());
+        let mut sleeper = self.sleeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = match &*sleeper {
+            Some(known) if known.will_wake(waker) => None,
+            _ => sleeper.replace(waker.clone()),
+        };
+        drop(sleeper);
         // Outside the lock, because dropping a waker may run any code.
         drop(known);
         self.asleep.store(true, Ordering::SeqCst);

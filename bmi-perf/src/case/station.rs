@@ -76,9 +76,11 @@ impl fmt::Display for Over {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Interface {
-    /// An endpoint on one thread.
+    /// An endpoint on one thread, which drives it.
     #[default]
     Endpoint,
+    /// An endpoint on one thread of a runtime, a task of which drives it.
+    Runtime,
     /// The backend alone, on both sides: no matching, no credits, no paths. It polls.
     Backend,
     /// An endpoint on one thread, on both sides, which posts and polls: no tasks, no executor.
@@ -96,6 +98,7 @@ impl Interface {
     fn name(self) -> &'static str {
         match self {
             Interface::Endpoint => "endpoint",
+            Interface::Runtime => "runtime",
             Interface::Backend => "backend",
             Interface::Polled => "polled",
             Interface::Thread => "thread",

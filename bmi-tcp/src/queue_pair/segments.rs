@@ -36,7 +36,10 @@ impl SegmentQueue {
     }
 
     pub(super) fn push(&mut self, segments: &[Segment]) {
-        self.segments.extend(segments.iter().cloned());
+        match segments {
+            [one] => self.segments.push_back(one.clone()),
+            many => self.segments.extend(many.iter().cloned()),
+        }
     }
 
     /// Puts segments before all others, or behind the first `behind` of them. No cursor may be at a
@@ -52,10 +55,10 @@ impl SegmentQueue {
 
     pub(super) fn pop(&mut self, count: u32) {
         self.popped += u64::from(count);
-        if count == 1 {
-            self.segments.pop_front();
-        } else {
-            self.segments.drain(..count as usize);
+        match count {
+            0 => {}
+            1 => drop(self.segments.pop_front()),
+            many => drop(self.segments.drain(..many as usize)),
         }
     }
 

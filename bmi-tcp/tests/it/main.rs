@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod allocation;
+mod bed;
 mod calibration;
 mod common;
 mod connection;

@@ -15,7 +15,7 @@ mod shared;
 
 use std::time::Duration;
 
-use bmi::driver::{MonotonicClock, busy, event};
+use bmi::driver::{MonotonicClock, busy, event, thread};
 use bmi::paths::{MessageRule, Rule};
 use bmi::threading::{OneThread, Threading};
 use bmi::timeline::{Timeline, TimelineOptions};
@@ -25,7 +25,7 @@ use futures_util::future::try_join_all;
 pub(super) use self::shared::Shared;
 use super::adapter;
 use super::produce::produce;
-use crate::case::{Case, Over, Settings, Test, Waiting};
+use crate::case::{Case, Interface, Over, Settings, Test, Waiting};
 use crate::measured::Measured;
 use crate::stop::Stop;
 
@@ -113,7 +113,7 @@ impl Side {
     /// Runs the client's part: `count` messages on each connection.
     pub(super) fn measure(&self, case: &Case, count: u64, stop: &Stop) -> Result<Measured, Error> {
         let parts = links(&self.peers, case, count).map(Link::measure);
-        let measured = self.drive(case.waiting, stop.unless(all(parts)))?;
+        let measured = self.drive(case.station.interface, case.waiting, stop.unless(all(parts)))?;
         Ok(measured.into_iter().fold(Measured::default(), Measured::beside))
     }
 
@@ -132,13 +132,21 @@ impl Side {
                 never = bmi::serve(&self.endpoint, 1024, async |call| store.answer(call).await) => match never {},
             }
         });
-        self.drive(server_waiting(case), served)
+        self.drive(case.station.interface, server_waiting(case), served)
     }
 
-    fn drive<R>(&self, waiting: Waiting, part: impl Future<Output = Result<R, Error>>) -> Result<R, Error> {
+    fn drive<R>(
+        &self,
+        interface: Interface,
+        waiting: Waiting,
+        part: impl Future<Output = Result<R, Error>>,
+    ) -> Result<R, Error> {
         let result = match waiting {
             Waiting::Polling => busy::block_on(std::slice::from_ref(&self.endpoint), part),
-            _ => event::block_on_with(self.endpoint.clone(), waiting.driver(), part)?,
+            _ if interface == Interface::Runtime => {
+                event::block_on_with(self.endpoint.clone(), waiting.driver(), part)?
+            }
+            _ => thread::block_on(&self.endpoint, waiting.driver(), part)?,
         };
         // The last post may leave only with the next poll, and no poll happens between rounds.
         while self.endpoint.progress() {}
@@ -311,7 +319,7 @@ mod tests {
                     }
                     Ok(())
                 };
-                side.drive(Waiting::Sleeping, receiving).unwrap();
+                side.drive(Interface::Endpoint, Waiting::Sleeping, receiving).unwrap();
             };
             let server = std::thread::Builder::new().spawn_scoped(scope, serve).unwrap();
             listening.recv().unwrap();
@@ -322,7 +330,8 @@ mod tests {
             for (over, written) in [(Over::Shm, 0), (Over::Shm, 0), (Over::Tcp, 7)] {
                 memory.copy_from(0, &[7; LEN]);
                 let link = links(&side.peers, &case(over), 1).next().unwrap();
-                side.drive(Waiting::Sleeping, async { link.send(&memory.all()).await.map(drop) }).unwrap();
+                side.drive(Interface::Endpoint, Waiting::Sleeping, async { link.send(&memory.all()).await.map(drop) })
+                    .unwrap();
                 assert!(memory.to_vec().iter().all(|byte| *byte == written), "over {over}");
             }
             server.join().unwrap();
