@@ -43,6 +43,8 @@ pub enum Scale {
 const CLIENTS: usize = 64;
 /// Requests that each client has in flight.
 const STREAMS: usize = 4;
+/// Time after which all loops that are needed take part: it doubles their number every 50 ms.
+const JOINED: Duration = Duration::from_millis(300);
 const SMALL: usize = 4 << 10;
 const LARGE: usize = 64 << 10;
 
@@ -61,9 +63,9 @@ impl Scale {
 
     /// Returns the times for which requests are not counted at first, and then counted.
     fn times(self, bytes: usize) -> (Duration, Duration) {
-        let (before, counted) = if bytes == SMALL { (50, 50) } else { (250, 500) };
+        let counted = if bytes == SMALL { 50 } else { 500 };
         let parts = if self == Scale::Full { 1 } else { 2 };
-        (Duration::from_millis(before) / parts, Duration::from_millis(counted) / parts)
+        (JOINED, Duration::from_millis(counted) / parts)
     }
 }
 

@@ -391,6 +391,10 @@ impl Transport for IbTransport {
         self.deadlines.earliest()
     }
 
+    fn spread(&mut self, members: usize) {
+        self.shard.spread(members);
+    }
+
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the descriptor belongs to `self.poll`, which lives as long as the borrow of
         // `self`.

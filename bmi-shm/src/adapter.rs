@@ -255,6 +255,10 @@ impl Transport for ShmTransport {
         self.deadlines.earliest()
     }
 
+    fn spread(&mut self, members: usize) {
+        self.shard.spread(members);
+    }
+
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.epoll.as_fd())
     }

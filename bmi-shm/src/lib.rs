@@ -77,7 +77,7 @@ use rustix::event::{EventfdFlags, epoll};
 
 pub use config::ShmConfig;
 
-use crate::life::{Connection, Newcomer};
+use crate::life::{Connection, Newcomer, Offenders};
 use crate::os::socket::Listening;
 use crate::passed::{Retired, Room};
 use crate::poll::PollSchedule;
@@ -140,6 +140,7 @@ pub struct ShmTransport {
     ready: SlotQueue,
     /// Sockets that have not sent their hello, by the number of their process.
     half_open: HalfOpen<i32>,
+    offenders: Offenders,
     /// Polls since the descriptors were last asked, and the times by which to ask them again.
     unasked: u32,
     look_at: Time,
@@ -235,6 +236,7 @@ impl ShmTransport {
             pending: Pending::new(),
             ready: SlotQueue::default(),
             half_open: HalfOpen::new(shard.half_open_places()),
+            offenders: Offenders::default(),
             shard,
             unasked: 0,
             looked: false,

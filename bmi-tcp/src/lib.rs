@@ -349,6 +349,10 @@ impl Transport for TcpTransport {
         self.deadlines.earliest()
     }
 
+    fn spread(&mut self, members: usize) {
+        self.shard.spread(members);
+    }
+
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.epoll())
     }

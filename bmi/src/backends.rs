@@ -164,7 +164,8 @@ pub fn open(scheme: Scheme, options: &OpenOptions) -> Result<AnyTransport, Error
 
 /// Opens `count` new transports for addresses of `scheme` that share their listening addresses (C17
 /// of [`bmi_core::transport`]), for example one for each core. The program listens with one of
-/// them. That one accepts for all, and each new connection goes to the transport that has fewest.
+/// them. That one accepts for all, and each new connection goes to the transport that has fewest,
+/// of those that take part ([`Transport::spread`]).
 ///
 /// Make an endpoint of each, with copies of one clock, and drive each on a thread of its own. The
 /// limits of the settings hold for each. `ShmConfig::max_mapped_in_all` alone is for all together.

@@ -16,7 +16,11 @@
 //!    At most one is on its way, and it sends for the next one if more jobs wait.
 //! 4. The queue has no limit of its own. Its users have one: a server's requests in progress, each
 //!    of which hands over a few jobs at a time.
-//! 5. Without a tokio runtime there is no event loop that could be blocked, and [`Workers::run`]
+//! 5. *Long work makes way.* The threads of a group may be [`Workers::nice`]. Where the processors
+//!    are taken, event loops then come before transfers that clients wait for anyway. Twelve
+//!    clients that had asked for hundreds of megabytes kept both processors for seconds, and the
+//!    small requests of all others waited for a processor.
+//! 6. Without a tokio runtime there is no event loop that could be blocked, and [`Workers::run`]
 //!    does the work at once, on the caller's thread. So the simulator stays single-threaded.
 //!
 //! **Stop.** Dropping the workers does not wait for them. They finish what was handed over, and
@@ -46,6 +50,8 @@ pub(crate) struct Workers(Arc<Shared>);
 struct Shared {
     name: &'static str,
     most: usize,
+    /// Added to the nice value of each thread.
+    nice: i32,
     state: Mutex<State>,
     /// A job waits for an idle thread, or the workers have been dropped.
     called: Condvar,
@@ -131,6 +137,11 @@ impl Shared {
 
     /// The work of a thread: does jobs until the workers have been dropped.
     fn work(self: &Arc<Self>) {
+        if self.nice > 0
+            && let Err(error) = rustix::process::nice(self.nice)
+        {
+            tracing::debug!(%error, workers = self.name, "a worker thread does not make way");
+        }
         let mut state = lock(&self.state);
         state.coming = false;
         loop {
@@ -166,8 +177,14 @@ pub(crate) fn on_a_loop() -> bool {
 impl Workers {
     /// Creates a group of at most `most` threads, which have this name. None is started yet.
     pub(crate) fn new(name: &'static str, most: usize) -> Workers {
+        Workers::nice(name, most, 0)
+    }
+
+    /// Creates a group whose threads make way for others: `nice` is added to their nice value,
+    /// which Linux keeps for each thread.
+    pub(crate) fn nice(name: &'static str, most: usize, nice: i32) -> Workers {
         let (state, called, idle) = (Mutex::default(), Condvar::new(), Condvar::new());
-        Workers(Arc::new(Shared { name, most: most.max(1), state, called, idle }))
+        Workers(Arc::new(Shared { name, most: most.max(1), nice, state, called, idle }))
     }
 
     /// Runs `work` on a worker thread, and waits for its result. Without a tokio runtime, runs it
@@ -344,6 +361,18 @@ mod tests {
         drop(go);
         done.recv_timeout(LONG).unwrap();
         assert_eq!(count.load(Ordering::Relaxed), 10);
+    }
+
+    /// Long jobs had the same share of a processor as the event loops.
+    #[test]
+    fn the_threads_of_a_nice_group_make_way_and_no_others_do() {
+        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let before = nice();
+        for (added, expected) in [(0, before), (3, (before + 3).min(19))] {
+            let workers = Workers::nice("test", 1, added);
+            assert_eq!(on_a_runtime(workers.run(nice)), Ok(expected));
+        }
+        assert_eq!(nice(), before);
     }
 
     #[test]

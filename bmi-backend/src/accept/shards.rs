@@ -41,7 +41,9 @@ const MAX_WAITING: usize = 64;
 ///    member is polling, and treats it as if it were alone.
 /// 4. *A member that is dropped leaves nothing behind.* What waits for it goes to the others, or is
 ///    closed if they have no room.
-/// 5. *A lock is held for a push or a pop*, never across a call. A poll with nothing to do makes
+/// 5. *Members that are left out* ([`Shard::spread`]) get a socket only if none of the others has a
+///    place for it. What they have stays theirs.
+/// 6. *A lock is held for a push or a pop*, never across a call. A poll with nothing to do makes
 ///    one relaxed load. The socket itself is passed under the lock. The wake-up follows the push,
 ///    so a poll that reads an old count is followed by another one.
 ///
@@ -92,6 +94,8 @@ struct Group<S> {
     max_half_open: usize,
     /// Bound of each queue: 0 if there is only one member.
     max_waiting: usize,
+    /// Number of members, from the first on, that get sockets.
+    taking: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -158,9 +162,19 @@ impl<S> Shard<S> {
         if *max_waiting == 0 {
             return Some((socket, self.place()));
         }
-        let own = self.member().connections();
-        let lighter = members.iter().filter(|member| member.connections() < own);
-        self.group.hand_over(lighter, socket).err().map(|socket| (socket, self.place()))
+        let (own, taking) = (self.member().connections(), self.group.taking.load(Ordering::Relaxed));
+        let is_left_out = self.index >= taking;
+        let lighter = |member: &&Member<S>| is_left_out || member.connections() < own;
+        let open = if own < self.group.max_connections { taking } else { members.len() };
+        self.group
+            .hand_over(members.iter().take(open).filter(lighter), socket)
+            .err()
+            .map(|socket| (socket, self.place()))
+    }
+
+    /// From now on assigns sockets to the first `members` of the group only, at least to one.
+    pub fn spread(&self, members: usize) {
+        self.group.taking.store(members.max(1), Ordering::Relaxed);
     }
 
     /// Returns true if sockets are waiting for this member.
@@ -216,7 +230,8 @@ impl<S> Group<S> {
             open: Mutex::new(Some(Open { queue: VecDeque::new(), waker })),
         };
         let members = wakers.into_iter().map(member).collect();
-        Group { members, max_connections, max_half_open, max_waiting }
+        let taking = AtomicUsize::new(usize::MAX);
+        Group { members, max_connections, max_half_open, max_waiting, taking }
     }
 
     /// Gives a socket to the first of `candidates` that has room, those with fewest connections
@@ -326,6 +341,22 @@ mod tests {
         assert_eq!(shards[0].assign(4).map(|(number, _)| number), Some(4));
         let taken = take(&shards);
         assert_eq!(numbers(&taken[1]), [0, 1, 2]);
+    }
+
+    #[test]
+    fn the_first_members_get_all_sockets_until_they_are_full() {
+        let (shards, alarms) = group(3, 2, 100);
+        shards[0].spread(0);
+        let own: Vec<_> = (0..2).filter_map(|number| shards[0].assign(number)).collect();
+        assert_eq!((numbers(&own), woken(&alarms)), (vec![0, 1], vec![0; 3]), "none is woken that is not needed");
+        assert!((2..4).all(|number| shards[0].assign(number).is_none()), "it has all its connections");
+        assert_eq!(woken(&alarms), [0, 1, 1]);
+        let taken = take(&shards);
+        drop((own, taken));
+        shards[2].spread(2);
+        let third: Vec<_> = (0..4).filter_map(|number| shards[2].assign(number)).collect();
+        assert_eq!((third.len(), shards.iter().map(Shard::waiting).collect::<Vec<_>>()), (0, vec![2, 2, 0]));
+        assert!(shards[2].assign(4).is_some(), "no other has a place");
     }
 
     #[test]

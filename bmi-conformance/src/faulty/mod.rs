@@ -202,7 +202,7 @@ impl Faulty {
 #[deny(clippy::missing_trait_methods)]
 impl Transport for Faulty {
     forward_transport!(self => self.inner;
-        capabilities, listen, retired_memory, charge, next_deadline, event_fd, waker);
+        capabilities, listen, retired_memory, charge, spread, next_deadline, event_fd, bed, waker);
 
     fn connect(&mut self, addr: &Addr, private: &[u8], deadline: Time) -> Result<ConnId, Error> {
         let conn = self.inner.connect(addr, private, deadline)?;

@@ -152,7 +152,7 @@ const BEHAVIOURS: &[Behaviour] = behaviours! {
     message::property { any_messages, any_bulk }
     message::rough { everything_ends_and_comes_back }
     transport::shards {
-        connections_are_spread_evenly, the_end_of_a_connection_counts, each_member_is_an_adapter,
+        connections_are_spread_evenly, members_are_left_out, the_end_of_a_connection_counts, each_member_is_an_adapter,
         each_member_may_listen, a_group_of_one, a_handed_over_connection_wakes,
         a_member_that_does_not_poll_stalls_nobody, what_waits_for_a_dropped_member_is_served,
         a_dropped_listener_leaves_what_it_handed_over,

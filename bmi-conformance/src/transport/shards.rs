@@ -94,6 +94,24 @@ pub fn connections_are_spread_evenly(backend: &dyn Backend) {
     assert_eq!(has[FIRST..], [6; COUNT], "in a burst");
 }
 
+/// Members that are left out get no connection until they take part, and keep those that they have.
+pub fn members_are_left_out(backend: &dyn Backend) {
+    const COUNT: usize = 3;
+    let mut rig = Rig::with_shards(backend, COUNT);
+    let addr = rig.listen(FIRST);
+    rig.adapter(THIRD).spread(1);
+    let taken = |rig: &mut Rig<'_>, number: usize| {
+        let links: Vec<_> = (0..number).map(|_| link(rig, COUNT, &addr)).collect();
+        links.iter().for_each(|(member, link)| rig.ping(A, *member, *link, "at a member that takes part"));
+        links.into_iter().map(|(member, _)| member).collect::<Vec<_>>()
+    };
+    assert_eq!(taken(&mut rig, 3), [FIRST; 3], "it alone takes part");
+    rig.adapter(FIRST).spread(2);
+    assert_eq!(taken(&mut rig, 5), [SECOND, SECOND, SECOND, FIRST, SECOND], "until both have the same number");
+    rig.adapter(SECOND).spread(COUNT);
+    assert_eq!(taken(&mut rig, 4), [THIRD; 4]);
+}
+
 /// A connection that ends makes room at its member.
 pub fn the_end_of_a_connection_counts(backend: &dyn Backend) {
     const COUNT: usize = 2;

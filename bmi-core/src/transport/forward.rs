@@ -45,7 +45,7 @@ macro_rules! forward_transport {
         $crate::forward_transport!(@each $own $self, $inner;
             capabilities listen connect accept reject disconnect register expose revoke
             post_recv post_alike post_send post_write post_read write_now read_now map_remote view_remote
-            bulk_ways retired_memory release_idle moved_bytes poll poll_inline flush charge next_deadline
+            bulk_ways retired_memory release_idle moved_bytes poll poll_inline flush charge spread next_deadline
             arm event_fd bed waker);
     };
     (@each $own:tt $self:ident, $inner:expr; $($method:ident)+) => {
@@ -84,6 +84,7 @@ macro_rules! forward_transport {
     (@same poll_inline poll_inline $($any:tt)*) => {};
     (@same flush flush $($any:tt)*) => {};
     (@same charge charge $($any:tt)*) => {};
+    (@same spread spread $($any:tt)*) => {};
     (@same next_deadline next_deadline $($any:tt)*) => {};
     (@same arm arm $($any:tt)*) => {};
     (@same event_fd event_fd $($any:tt)*) => {};
@@ -215,6 +216,9 @@ macro_rules! forward_transport {
     };
     (@charge $self:ident, $inner:expr) => {
         $crate::forward_transport!(@by_mut $self, $inner, charge(work: $crate::transport::HostWork));
+    };
+    (@spread $self:ident, $inner:expr) => {
+        $crate::forward_transport!(@by_mut $self, $inner, spread(members: usize));
     };
     (@next_deadline $self:ident, $inner:expr) => {
         $crate::forward_transport!(@by_ref $self, $inner, next_deadline() -> Option<$crate::Time>);

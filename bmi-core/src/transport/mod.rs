@@ -200,8 +200,9 @@
 //!   - *Listening.* Any member may listen. An address at which one of them listens serves all. The
 //!     member that listens accepts the connections, so it must be polled.
 //!   - *Spreading.* Each new connection goes to the member that has fewest, of all kinds. Where
-//!     members have the same number, the one that listens has precedence. The member that gets the
-//!     connection is woken (C11). From then on the connection is that member's alone: its name, its
+//!     members have the same number, the one that listens has precedence. After
+//!     [`Transport::spread`] only the first members get any, and the others what finds no room
+//!     there. The member that gets the connection is woken (C11). From then on the connection is that member's alone: its name, its
 //!     memory, its keys and its events.
 //!   - *Independence.* A member that is not polled delays no other. Connections wait for it, in
 //!     bounded number, until it is polled or their peers give up. More than these are not assigned
@@ -763,6 +764,12 @@ pub trait Transport {
     /// processor, so that the protocol's copies have a cost.
     fn charge(&mut self, work: HostWork) {
         let _ = work;
+    }
+
+    /// From now on gives new connections to the first `members` of this transport's group only, in
+    /// the order in which they were opened (C17). A transport that is alone ignores it.
+    fn spread(&mut self, members: usize) {
+        let _ = members;
     }
 
     // ---- waiting --------------------------------------------------------------------------------

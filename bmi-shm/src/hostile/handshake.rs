@@ -39,6 +39,34 @@ fn wrong_descriptors_in_the_handshake_are_refused() {
     victim.prove_honest();
 }
 
+/// A process that connected, broke the rules and connected again kept its victim at work without
+/// end, and honest peers waited for the processor.
+#[test]
+fn a_process_that_broke_the_rules_is_heard_later() {
+    let mut victim = Victim::new();
+    let (greets, is_closed) = (encode_hello(&HELLO, b""), |hostile: &Hostile| {
+        matches!(socket::receive(&hostile.socket, &mut [0; MAX_PACKET]), Ok((0, _)))
+    });
+    let poll = |victim: &mut Victim, until: Time| {
+        for _ in 0..1000 {
+            victim.transport.poll(until, &mut victim.events);
+        }
+    };
+    let offenders: Vec<_> = (0..3).map(|_| Hostile::dial(&victim.path)).collect();
+    offenders.iter().for_each(|hostile| hostile.say(&[99], &[]));
+    let now = victim.now;
+    poll(&mut victim, now);
+    assert!(offenders.iter().all(is_closed), "the first ones are heard at once");
+    let again = Hostile::dial(&victim.path);
+    again.say(greets.bytes(), &[again.area_fd.as_fd()]);
+    let late = now + Duration::from_millis(15);
+    poll(&mut victim, now + Duration::from_micros(14_999));
+    assert!(victim.events.is_empty(), "not heard yet: {:?}", victim.events);
+    assert_eq!(victim.transport.next_deadline(), Some(late));
+    poll(&mut victim, late);
+    assert!(matches!(victim.events[..], [Event::ConnectRequest { .. }]), "{:?}", victim.events);
+}
+
 /// Descriptors that come with a refused packet are closed. The reading end of a pipe sees the end
 /// once no process holds the writing end.
 #[test]

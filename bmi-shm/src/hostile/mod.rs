@@ -67,6 +67,7 @@ impl Victim {
     }
 
     fn poll(&mut self) {
+        self.now = self.now + Duration::from_micros(10);
         self.transport.poll(self.now, &mut self.events);
         self.honest.poll(self.now, &mut Vec::new());
     }

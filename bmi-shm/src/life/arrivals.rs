@@ -64,7 +64,8 @@ impl ShmTransport {
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
-        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }, place) {
+        let heard_at = self.offenders.heard_at(origin, self.now);
+        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin, heard_at }, place) {
             Ok(id) => id,
             Err(error) => return self.deadlines.warn_closed(&peer, &error, self.now),
         };

@@ -32,10 +32,11 @@ pub(crate) enum Phase {
     Greeting {
         deadline: Time,
     },
-    /// `origin` is the number of the peer's process.
+    /// `origin` is the number of the peer's process. What it says is read from `heard_at` on.
     HalfOpen {
         deadline: Time,
         origin: i32,
+        heard_at: Option<Time>,
     },
     Requested,
     Established,
@@ -259,6 +260,7 @@ impl Connection {
     pub(crate) fn deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::Dialing { deadline, retry_at, .. } => Some(*deadline.min(retry_at)),
+            Phase::HalfOpen { deadline, heard_at: Some(heard_at), .. } => Some(*deadline.min(heard_at)),
             Phase::Greeting { deadline } | Phase::HalfOpen { deadline, .. } | Phase::Closing { deadline, .. } => {
                 Some(*deadline)
             }

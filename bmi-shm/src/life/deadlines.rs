@@ -20,6 +20,10 @@ impl ShmTransport {
             let id = connection.id;
             match connection.phase {
                 Phase::Dialing { deadline, .. } if deadline > now => self.dial(slot),
+                Phase::HalfOpen { deadline, ref mut heard_at, .. } if deadline > now => {
+                    *heard_at = None;
+                    self.mark_ready(slot);
+                }
                 _ => self.end(slot, id, Fault::ConnectTimeout),
             }
         }

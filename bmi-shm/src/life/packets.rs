@@ -22,6 +22,9 @@ impl ShmTransport {
         let mut turn = self.ready.turn();
         while let Some(slot) = self.ready.next(&mut turn) {
             let Some(connection) = self.slots.at_mut(slot) else { continue };
+            if matches!(connection.phase, Phase::HalfOpen { heard_at: Some(_), .. }) {
+                continue;
+            }
             connection.activity = Activity::Busy; // pages may arrive that something waits for
             any |= self.read_packets(slot, events);
         }

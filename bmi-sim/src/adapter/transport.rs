@@ -231,6 +231,13 @@ impl Transport for SimTransport {
         });
     }
 
+    fn spread(&mut self, members: usize) {
+        self.sim.0.with(|core| {
+            let first = core.adapters[self.id as usize].group;
+            core.adapters[first as usize].taking = members.max(1);
+        });
+    }
+
     fn next_deadline(&self) -> Option<Time> {
         let core = self.sim.0.core.borrow();
         core.adapters[self.id as usize].deadlines.first().map(|(deadline, _)| Time::from_nanos(*deadline))

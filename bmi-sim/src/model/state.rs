@@ -84,6 +84,8 @@ pub(crate) struct AdapterState {
     pub(crate) node: u32,
     /// The first transport of its group; itself if it is in no group.
     pub(crate) group: u32,
+    /// Of the first transport of a group: how many of its members get new connections.
+    pub(crate) taking: usize,
     /// The core that its program is bound to, if any.
     pub(crate) core: Option<usize>,
     /// The node was killed, or the transport was dropped.
@@ -177,6 +179,7 @@ impl Core {
         self.adapters.push(AdapterState {
             node,
             group: self.adapters.len() as u32,
+            taking: usize::MAX,
             core: None,
             dead: false,
             slots: Vec::new(),

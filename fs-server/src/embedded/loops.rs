@@ -1,7 +1,7 @@
 //! The further event loops of a server, each on a thread of its own.
 //!
 //! **Why.** One event loop uses one processor. With several, the connections of a server are spread
-//! over several processors. The loops of an I/O server share the store, the buffers and the turns
+//! over several processors, as far as that helps ([`Balance`]). The loops of an I/O server share the store, the buffers and the turns
 //! ([`IodParts`]). Those of a manager share the metadata of the last commit ([`ManagerLoop`]). A
 //! connection stays on its loop.
 //!
@@ -37,10 +37,11 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::sync::{mpsc, oneshot};
 
+use super::processors::Processors;
 use super::waiting_room::wait_until;
 use crate::iod::IodParts;
 use crate::manager::{ManagerLoop, RollCall};
-use crate::service::{Handler, Limits, Standing, serve_beside, serve_until};
+use crate::service::{Balance, Handler, Limits, Seat, Standing, serve_beside, serve_until};
 use crate::store::AnyStore;
 
 /// Most endpoints of a loop. They number the adapters of a server.
@@ -56,6 +57,8 @@ pub(super) struct LoopSettings {
     pub(super) limits: Limits,
     pub(super) waiting: Waiting,
     pub(super) clock: MonotonicClock,
+    /// Which loops take part. `None` if all do, however little there is to do.
+    pub(super) balance: Option<Arc<Balance>>,
 }
 
 /// What a loop does before the server serves.
@@ -98,6 +101,7 @@ pub(super) struct Loops<'scope> {
     ended: mpsc::UnboundedReceiver<u32>,
     /// Keeps `ended` open.
     _ends: mpsc::UnboundedSender<u32>,
+    balance: Option<Arc<Balance>>,
 }
 
 /// Reports the end of a loop when it is dropped, also by a panic.
@@ -136,7 +140,12 @@ impl<'scope> Loops<'scope> {
             let thread = thread.map_err(failed)?;
             running.push(Running { begin: Some(begin), serves: Some(serves), stop: Some(stop), thread });
         }
-        Ok(Loops { left: running.len(), running, ended, _ends: ends })
+        Ok(Loops { left: running.len(), running, ended, _ends: ends, balance: settings.balance.clone() })
+    }
+
+    /// Returns the seat of the first loop. Called on its thread.
+    pub(super) fn first_seat(&self) -> Option<Seat> {
+        self.balance.clone().map(|balance| Seat::new(balance, 0, Processors))
     }
 
     /// Lets all loops serve. Returns when they do.
@@ -210,7 +219,7 @@ fn run(
     serving: oneshot::Sender<()>,
     stopped: oneshot::Receiver<()>,
 ) -> Result<(), FsError> {
-    let LoopSettings { ref before, ref endpoint, limits, waiting, clock, .. } = *settings;
+    let LoopSettings { ref before, ref endpoint, ref balance, limits, waiting, clock, .. } = *settings;
     let open = |transport| Ok(Endpoint::new(Engine::new(transport, endpoint.clone(), clock.now())?, clock));
     let endpoints = transports.into_iter().map(open).collect::<Result<Vec<_>, FsError>>()?;
     // Dropping the sender also stops the loop.
@@ -237,7 +246,9 @@ fn run(
     let fronts: Vec<_> = endpoints.iter().cloned().zip(handlers.iter().map(|handler| &**handler)).collect();
     // Fails if the first loop has stopped meanwhile. Then this one is told so as well.
     let _ = serving.send(());
-    Ok(event::block_on_all_with(&endpoints, waiting, serve_beside(&fronts, &standing, limits, stop))?)
+    let seat = balance.as_ref().map(|balance| Seat::new(balance.clone(), number as usize, Processors));
+    let serve = serve_beside(&fronts, &standing, limits, seat.as_ref(), stop);
+    Ok(event::block_on_all_with(&endpoints, waiting, serve)?)
 }
 
 /// Returns the number of an endpoint's adapter, which no other endpoint of the server has.
@@ -275,6 +286,7 @@ mod tests {
             limits: Limits::default(),
             waiting: Waiting::Event,
             clock,
+            balance: None,
         }
     }
 

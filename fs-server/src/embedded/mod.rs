@@ -10,6 +10,7 @@
 
 mod directory;
 mod loops;
+mod processors;
 mod server;
 #[cfg(feature = "sim")]
 mod sim;

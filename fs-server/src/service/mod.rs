@@ -29,10 +29,12 @@
 //! **Protocol.** See `fs_proto` for requests and replies, and [`bmi::calls`] for the calls that
 //! carry them and their data.
 
+mod balance;
 mod context;
 mod serve;
 mod stall;
 
+pub(crate) use balance::{Balance, Meter, Seat};
 pub(crate) use context::Session;
 pub use context::{Answer, Context, Handler, Limits, ReadData, Standing};
 pub use serve::{Front, serve, serve_all};

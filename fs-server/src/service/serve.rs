@@ -14,11 +14,12 @@ use bmi::polled::Unexpected;
 use bmi::{Endpoint, ErrorKind, Incoming, Message, Peer, PeerEvent, PeerId, Time};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
-use fs_proto::{ErrorCode, FsError, Hello, RequestBody};
+use fs_proto::{ErrorCode, FsError, Hello, RequestBody, Sender};
 use futures_util::FutureExt;
 use futures_util::future::{Fuse, FusedFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
+use super::balance::Seat;
 use super::context::{Answer, Context, Handler, Limits, Session, Standing, allowance};
 use super::stall::{self, StallWatch};
 use crate::metrics::{RequestMetrics, next_sample};
@@ -56,12 +57,49 @@ struct Desk {
     sessions: BTreeMap<PeerId, Arc<Session>>,
     /// The requests of each lane, with their times of arrival.
     lanes: [Admission<(Message, Time)>; LANES],
+    /// Clients that go to another event loop when what is in progress has been answered, and what
+    /// they have sent since.
+    moving: BTreeMap<PeerId, Vec<Message>>,
 }
+
+/// What a client is told that goes to another event loop.
+const MOVED: &str = "another event loop of this server has more time for it";
 
 impl Desk {
     fn new(limits: Limits) -> Desk {
         let lane = || Admission::new(limits.requests, limits.per_peer);
-        Desk { limits, sessions: BTreeMap::new(), lanes: [lane(), lane(), lane()] }
+        Desk { limits, sessions: BTreeMap::new(), lanes: [lane(), lane(), lane()], moving: BTreeMap::new() }
+    }
+
+    /// Lets `count` clients go to another event loop, those in which it does not wait at once.
+    /// Returns messages that must be handled after all.
+    fn give_away(&mut self, endpoint: &Endpoint, count: usize) -> Vec<Message> {
+        if count == 0 {
+            return Vec::new();
+        }
+        let moves = |(_, session): &(&PeerId, &Arc<Session>)| {
+            session.hello.get().is_some_and(|hello| hello.sender == Sender::Client)
+        };
+        let count = count.saturating_sub(self.moving.len());
+        let stays = |(peer, _): &(&PeerId, &Arc<Session>)| !self.moving.contains_key(*peer);
+        let all = self.sessions.iter().filter(stays).filter(moves).map(|(peer, _)| *peer);
+        let chosen: Vec<_> = all.take(count).collect();
+        self.moving.extend(chosen.iter().map(|peer| (*peer, Vec::new())));
+        chosen.into_iter().flat_map(|peer| self.move_on(endpoint, peer)).collect()
+    }
+
+    /// Dismisses a client that is to go, if nothing of it is in progress. Returns the messages that
+    /// it has sent meanwhile if its connection cannot be given up: they must be handled.
+    fn move_on(&mut self, endpoint: &Endpoint, peer: PeerId) -> Vec<Message> {
+        if self.serves(peer) || !self.moving.contains_key(&peer) {
+            return Vec::new();
+        }
+        if endpoint.with(|engine| engine.dismiss(peer, MOVED)) {
+            // Until the peer is lost, nothing of it is handled any more.
+            self.lanes.iter_mut().for_each(|lane| lane.forget(peer));
+            return Vec::new();
+        }
+        self.moving.remove(&peer).unwrap_or_default()
     }
 
     /// Records that a peer has connected or was lost. Returns the peer if it was lost.
@@ -75,6 +113,7 @@ impl Desk {
             PeerEvent::Connected { .. } => None,
             PeerEvent::Lost { peer, reason } => {
                 // A peer that this side connected to is ignored here.
+                self.moving.remove(&peer.id());
                 let session = self.sessions.remove(&peer.id())?;
                 tracing::debug!(?peer, %reason, "lost");
                 session.gone.store(true, Ordering::Release);
@@ -94,6 +133,34 @@ impl Desk {
     fn admit(&mut self, message: Message, lane: Lane, now: Time) -> Option<Job> {
         let begun = self.lanes[lane as usize].admit(message.peer().id(), (message, now))?;
         Some(self.job(begun, lane))
+    }
+
+    /// Takes a message that has arrived. Returns a job if work on it can begin.
+    fn take(&mut self, endpoint: &Endpoint, handler: &dyn Handler, message: Message) -> Option<Job> {
+        // A lost peer needs no reply. No further event would remove its state.
+        message.peer().limits()?;
+        if let Some(held) = self.moving.get_mut(&message.peer().id()) {
+            held.push(message);
+            return None;
+        }
+        let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
+        let full = !bulk && self.is_full(message.peer().id(), Lane::Small);
+        let lane = match bulk {
+            true => Lane::Bulk,
+            false if full && is_quick(handler, &message) => Lane::Quick,
+            false => Lane::Small,
+        };
+        self.admit(message, lane, endpoint.now())
+    }
+
+    /// Takes messages that were held back.
+    fn take_all(
+        &mut self,
+        endpoint: &Endpoint,
+        handler: &dyn Handler,
+        messages: Vec<Message>,
+    ) -> impl Iterator<Item = Job> {
+        messages.into_iter().filter_map(|message| self.take(endpoint, handler, message))
     }
 
     /// Records that a request of `peer` has ended.
@@ -133,14 +200,14 @@ pub async fn serve(
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
-    beside(handler, attend(endpoint, handler, standing, limits, stop)).await;
+    beside(handler, attend(endpoint, handler, standing, limits, None, stop)).await;
 }
 
 /// Serves requests like [`serve`], but over several endpoints at once, each with its own handler.
 /// The handlers share one store, so only the background work of the first one runs. Returns when
 /// the last loop has ended.
 pub async fn serve_all(fronts: &[Front<'_>], standing: &Standing, limits: Limits, stop: impl Future<Output = ()>) {
-    let all = serve_beside(fronts, standing, limits, stop);
+    let all = serve_beside(fronts, standing, limits, None, stop);
     match fronts.first() {
         Some((_, handler)) => beside(*handler, all).await,
         None => all.await,
@@ -148,18 +215,19 @@ pub async fn serve_all(fronts: &[Front<'_>], standing: &Standing, limits: Limits
 }
 
 /// Serves requests like [`serve_all`], but without background work: it runs on another event loop
-/// of the same server.
+/// of the same server, or beside this. With a seat, the loops share the clients as they are needed.
 pub(crate) async fn serve_beside(
     fronts: &[Front<'_>],
     standing: &Standing,
     limits: Limits,
+    seat: Option<&Seat>,
     stop: impl Future<Output = ()>,
 ) {
     let stop = stop.shared();
     // Each future is polled only when it has been woken.
     let mut loops = FuturesUnordered::new();
     for (endpoint, handler) in fronts {
-        loops.push(attend(endpoint, *handler, standing, limits, stop.clone()));
+        loops.push(attend(endpoint, *handler, standing, limits, seat, stop.clone()));
     }
     while loops.next().await.is_some() {}
 }
@@ -206,6 +274,7 @@ async fn attend(
     handler: &dyn Handler,
     standing: &Standing,
     limits: Limits,
+    seat: Option<&Seat>,
     stop: impl Future<Output = ()>,
 ) {
     let metrics = RequestMetrics::of(endpoint);
@@ -215,6 +284,9 @@ async fn attend(
     let mut stop = pin!(stop.fuse());
     let mut sample = pin!(next_sample(endpoint).fuse());
     let (mut watch, mut check) = (StallWatch::default(), pin!(Fuse::terminated()));
+    // The number of loops that get new connections, as this endpoint knows it, and the number of
+    // its own that its loop has counted.
+    let (mut spread, mut counted) = (0, 0);
     loop {
         if check.is_terminated() && !requests.is_empty() {
             check.set(endpoint.sleep(limits.stall_timeout / stall::CHECKS).fuse());
@@ -227,29 +299,35 @@ async fn attend(
                 metrics.sample(endpoint);
                 sample.set(next_sample(endpoint).fuse());
             }
-            event = endpoint.next_event() => if let Some(peer) = desk.note(&event) {
-                handler.departed(peer);
+            event = endpoint.next_event() => {
+                if let Some(peer) = desk.note(&event) {
+                    handler.departed(peer);
+                }
+                seat.iter().for_each(|seat| seat.count(&mut counted, desk.sessions.len()));
             },
             Some((peer, lane)) = requests.next() => {
                 desk.finished(peer, lane);
                 requests.extend(std::iter::from_fn(|| desk.next(lane)).map(begin));
+                let stay = desk.move_on(endpoint, peer);
+                requests.extend(desk.take_all(endpoint, handler, stay).map(begin));
             }
             message = endpoint.next_unexpected() => {
-                let mut next = Some(message);
+                let (mut next, mut found) = (Some(message), 0);
                 // Messages that arrived together are handled together.
                 while let Some(message) = next.take() {
-                    // A lost peer needs no reply. No further event would remove its state.
-                    if message.peer().limits().is_some() {
-                        let bulk = handler.class(announced(&message)) == ServiceClass::Bulk;
-                        let full = !bulk && desk.is_full(message.peer().id(), Lane::Small);
-                        let lane = match bulk {
-                            true => Lane::Bulk,
-                            false if full && is_quick(handler, &message) => Lane::Quick,
-                            false => Lane::Small,
-                        };
-                        requests.extend(desk.admit(message, lane, endpoint.now()).map(begin));
-                    }
+                    found += 1;
+                    requests.extend(desk.take(endpoint, handler, message).map(begin));
                     next = endpoint.next_unexpected().now_or_never();
+                }
+                if let Some(seat) = seat {
+                    let fewer = seat.found(found, endpoint.now());
+                    let stay = desk.give_away(endpoint, fewer.unwrap_or(0));
+                    requests.extend(desk.take_all(endpoint, handler, stay).map(begin));
+                    // Other endpoints of the loop may have decided, or other loops meanwhile.
+                    if fewer.is_some() || spread != seat.taking() {
+                        spread = seat.taking();
+                        endpoint.with(|engine| engine.transport_mut().spread(spread));
+                    }
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! Closing idle connections: an endpoint that has as many peers as it may closes the connection
-//! that was idle longest, and one that goes down closes all that are idle.
+//! that was idle longest, and one that goes down closes all that are idle. A program may dismiss
+//! one peer, which then connects again: to another event loop of the same server.
 //!
 //! **Why under pressure only.** An idle connection costs memory and nothing else, and its peer may
 //! want it again. So it stays as long as there is room. Without this rule a crowd of peers that
@@ -10,7 +11,7 @@
 //!    [`Kept`] belongs to it, and no message has come or gone for
 //!    [`LimitConfig::evict_idle_after`](crate::LimitConfig::evict_idle_after). Exposures that
 //!    nothing waits for do not count ([`Engine::expose_standing`]). Connections that this side
-//!    has made stay.
+//!    has made stay. What a peer has sent that is dismissed is dropped, as if it came later.
 //! 2. After the decision, nothing that the peer sends is handled. So a request that was on its way
 //!    is not carried out. The last message says so: when the peer handles a GoAway, it has all
 //!    answers that there are, and everything else ends as `Refused`. It may be repeated, whatever
@@ -43,12 +44,15 @@ pub struct Kept(#[expect(dead_code, reason = "it is counted, not read")] Arc<()>
 impl Peer {
     /// Returns true if nothing but operations could be lost with the connection.
     fn is_idle(&self) -> bool {
+        self.is_answered() && self.account.parked_bytes() == 0 && self.account.slots_in_use() == 0
+    }
+
+    /// Returns true if nothing but operations and messages could be lost with the connection.
+    fn is_answered(&self) -> bool {
         !self.outgoing
             && matches!(self.link, Link::Up)
             && self.notices.is_empty()
             && !self.has_awaited_exposures()
-            && self.account.parked_bytes() == 0
-            && self.account.slots_in_use() == 0
             && Arc::strong_count(&self.kept) == 1
     }
 }
@@ -77,6 +81,25 @@ impl Engine {
         peers.idle.leaving += leaving;
     }
 
+    /// Closes the connection that a peer has made, although it may be busy. The peer learns that
+    /// what was not answered was not handled, and may repeat it over a new connection, as by
+    /// [`Engine::dismiss_idle`]. The caller handles no message of the peer any more. Returns false,
+    /// and does nothing, if something would be lost: an operation, an exposure or a [`Kept`]; if the
+    /// peer cannot be told now; and while many peers are leaving.
+    pub fn dismiss(&mut self, peer: PeerId, why: &str) -> bool {
+        let Self { adapter, ops, peers, .. } = self;
+        if peers.idle.leaving >= most_leaving(adapter) || engaged(ops).contains(&peer) {
+            return false;
+        }
+        let Some(peer) = peers.get_mut(peer).filter(|peer| peer.is_answered()) else { return false };
+        if !send_go_away(adapter, peer) {
+            return false;
+        }
+        leave(adapter, peer, why.to_owned());
+        peers.idle.leaving += 1;
+        true
+    }
+
     /// Makes sure that there is room for one more peer.
     pub(super) fn make_room_for_peer(&mut self) -> Result<(), Error> {
         let most = self.adapter.config.limits.max_peers;
@@ -92,8 +115,7 @@ impl Engine {
         let Self { adapter, ops, peers, .. } = self;
         let (limits, now) = (&adapter.config.limits, adapter.now);
         let Some(least) = limits.evict_idle_after else { return false };
-        let most_leaving = (limits.max_peers / 8).max(1);
-        if peers.idle.leaving >= most_leaving || now < peers.idle.not_before {
+        if peers.idle.leaving >= most_leaving(adapter) || now < peers.idle.not_before {
             return false;
         }
         let engaged = engaged(ops);
@@ -117,6 +139,11 @@ impl Engine {
     }
 }
 
+/// Returns how many peers may be leaving at a time.
+fn most_leaving(adapter: &AdapterSide) -> usize {
+    (adapter.config.limits.max_peers / 8).max(1)
+}
+
 /// Returns the peers that have operations.
 fn engaged(ops: &Operations) -> BTreeSet<PeerId> {
     ops.iter().filter(|(_, op)| !op.is_done()).filter_map(|(_, op)| op.peer).collect()
@@ -124,10 +151,27 @@ fn engaged(ops: &Operations) -> BTreeSet<PeerId> {
 
 /// Closes an idle connection. What its peer still sends is ignored.
 fn evict(adapter: &mut AdapterSide, peer: &mut Peer, why: String) {
-    if !mutated("eviction/without-a-word") && peer.spend_message() {
-        // If the adapter does not take it, the peer learns only that the connection is gone.
-        let _ = adapter.transmit_control(peer, Message { kind: Kind::GoAway, tag: 0, len: 0, op: 0 });
+    if !mutated("eviction/without-a-word") {
+        // If it is not sent, the peer learns only that the connection is gone.
+        send_go_away(adapter, peer);
     }
+    leave(adapter, peer, why);
+}
+
+/// Returns false, and sends nothing, without a credit or a place in the adapter's queue.
+fn send_go_away(adapter: &mut AdapterSide, peer: &mut Peer) -> bool {
+    if !peer.spend_message() {
+        return false;
+    }
+    let sent = adapter.transmit_control(peer, Message { kind: Kind::GoAway, tag: 0, len: 0, op: 0 }).is_ok();
+    if !sent {
+        peer.unspend(0);
+    }
+    sent
+}
+
+/// Ends a connection, of which nothing is handled from now on.
+fn leave(adapter: &mut AdapterSide, peer: &mut Peer, why: String) {
     let AdapterSide { transport, config, now, .. } = adapter;
     peer.cut_reason = Some(Error::new(ErrorKind::Cancelled, why));
     peer.link.enter(Link::Cut);

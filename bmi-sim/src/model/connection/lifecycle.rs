@@ -10,7 +10,7 @@
 //!
 //! A listener may be a member of a group of transports ([`crate::Node::shards`], C17). The request
 //! then goes to the member with the fewest connections. Of several, the one that listens has
-//! precedence, then the oldest. Every connection counts, in whatever state, also those that the
+//! precedence, then the oldest. Members that are left out ([`bmi_core::Transport::spread`]) come last. Every connection counts, in whatever state, also those that the
 //! member has begun, and those whose end the member has not polled. A request waits at its member
 //! until it is polled. If the member is dropped before that, the request goes to another one.
 //!
@@ -102,7 +102,9 @@ impl Core {
     fn least_connected(&self, node: u32, group: u32, listener: u32) -> Option<u32> {
         let state = |adapter: u32| &self.adapters[adapter as usize];
         let members = self.nodes[node as usize].adapters.iter().copied();
-        let members = members.filter(|adapter| state(*adapter).group == group && !state(*adapter).dead);
+        let members = members.filter(|adapter| state(*adapter).group == group).enumerate();
+        let members = members.filter(|(_, adapter)| !state(*adapter).dead);
+        let is_left_out = |at: usize| at >= state(group).taking;
         let reports = |adapter: u32, of: fn(&&Report) -> bool| state(adapter).reports.iter().filter(of).count();
         let requests = |adapter| reports(adapter, |report| matches!(report, Report::ConnectRequest { .. }));
         let ends = |adapter| {
@@ -113,7 +115,8 @@ impl Core {
         let (full, connections) =
             (|adapter| requests(adapter) >= WAITING_REQUESTS, |adapter| live(adapter) + ends(adapter));
         // In order of creation, so the first of equals is the oldest.
-        members.min_by_key(|adapter| (full(*adapter), connections(*adapter), *adapter != listener))
+        let key = |at, adapter| (full(adapter), is_left_out(at), connections(adapter), adapter != listener);
+        members.min_by_key(|(at, adapter)| key(*at, *adapter)).map(|(_, adapter)| adapter)
     }
 
     /// Returns the address that peers see for a transport: the first port that it listens on, or 0.

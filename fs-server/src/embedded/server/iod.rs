@@ -14,7 +14,7 @@ use crate::embedded::loops::{Before, Loops, Parts, Work, adapter};
 use crate::embedded::waiting_room::{wait_until, why_iod};
 use crate::host::random_number;
 use crate::iod::{Iod, LabelLock, Membership};
-use crate::service::{Handler, Standing, serve_all};
+use crate::service::{Handler, Standing, beside, serve_beside};
 use crate::store::{CachedFiles, DataStore, Directory, FileStore, Label, Service};
 use crate::workers::Workers;
 
@@ -118,6 +118,7 @@ impl Server {
         let handlers = std::iter::once(&first).chain(&others).map(|iod| iod as &dyn Handler);
         let fronts: Vec<_> = endpoints.into_iter().zip(handlers).collect();
         serving();
+        let seat = loops.first_seat();
         let refusal = Cell::new(None);
         let stop = async {
             tokio::select! {
@@ -128,7 +129,8 @@ impl Server {
             }
             loops.stop();
         };
-        self.block_on(&opened, serve_all(&fronts, &standing, self.limits, stop))?;
+        let serve = serve_beside(&fronts, &standing, self.limits, seat.as_ref(), stop);
+        self.block_on(&opened, beside(&first, serve))?;
         let ended = loops.end();
         let files = self.block_on(&opened, cached.close(opened[0].endpoint.sleep(self.limits.reply_timeout)))?;
         if !files.wait_until_idle(self.limits.reply_timeout) {

@@ -112,7 +112,7 @@ impl Server {
         let fronts: Vec<Front<'_>> =
             opened.iter().map(|open| (open.endpoint.clone(), &manager as &dyn Handler)).collect();
         serving();
-        let failure = Cell::new(None);
+        let (failure, seat) = (Cell::new(None), loops.first_seat());
         let inventory = async {
             if let Some(progress) = restored {
                 take_inventory(&manager, directory.path(), *progress).await;
@@ -129,7 +129,7 @@ impl Server {
                 }
                 loops.stop();
             };
-            serve_beside(&fronts, &work.standing, self.limits, stop).await;
+            serve_beside(&fronts, &work.standing, self.limits, seat.as_ref(), stop).await;
             // What they have passed on is answered meanwhile.
             loops.all_ended().await;
         };

@@ -35,7 +35,7 @@ use super::loops::{Before, LoopSettings};
 use crate::descriptors::{self, Division};
 use crate::iod::IodSettings;
 use crate::manager::ManagerSettings;
-use crate::service::Limits;
+use crate::service::{Balance, Limits};
 use crate::store::{Directory, Label, Service};
 
 /// The role of a server.
@@ -162,7 +162,14 @@ impl Server {
 
     fn loop_settings(&self, server: String, before: Before, clock: MonotonicClock) -> LoopSettings {
         let (endpoint, limits, waiting) = (self.endpoint.clone(), self.limits, self.waiting);
-        LoopSettings { server, before, endpoint, limits, waiting, clock }
+        let balance = self.is_balanced().then(|| Balance::new(self.threads));
+        LoopSettings { server, before, endpoint, limits, waiting, clock, balance }
+    }
+
+    /// Returns true if loops take part as they are needed. Loops that poll without end have
+    /// processors of their own.
+    fn is_balanced(&self) -> bool {
+        self.threads > 1 && self.waiting != Waiting::Busy
     }
 
     fn identity(&self, label: &Label, start: fs_proto::Start, addrs: Vec<Addr>) -> Identity {

@@ -58,7 +58,11 @@ impl Server {
             };
             match open() {
                 Ok((endpoint, group)) => {
-                    opened.push(OpenEndpoint { scheme, endpoint: Endpoint::new(endpoint, clock) });
+                    let endpoint = Endpoint::new(endpoint, clock);
+                    if self.is_balanced() {
+                        endpoint.with(|engine| engine.transport_mut().spread(1));
+                    }
+                    opened.push(OpenEndpoint { scheme, endpoint });
                     further.iter_mut().zip(group).for_each(|(further, transport)| further.push(transport));
                 }
                 Err(error) if opened.is_empty() => return Err(FsError::from(error)),

@@ -18,6 +18,9 @@
 //! passes on a turn at the disk, and takes no buffer. The last open file is looked up for the
 //! length that the reply contains.
 //!
+//! **Who serves.** As on a real machine: the first loop serves all clients until it is full
+//! ([`Balance`]).
+//!
 //! **Differences from a real server.** Half of the locks of turns and buffers are taken before the
 //! work, and half after it, not each at its own time. The units of a request are counted as if they
 //! had the longest length.
@@ -25,17 +28,18 @@
 //! **Tests.** `tests/sim/iod/loops.rs`.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi::config::ServiceClass;
-use bmi::{Endpoint, Incoming, PeerId};
+use bmi::{Endpoint, Incoming, PeerId, Time};
 use bmi_sim::Node;
 use fs_proto::{Hello, Identity, IodRequest, Request, RequestBody};
 use tokio::sync::oneshot;
 
 use super::SimIod;
 use crate::iod::IodSettings;
-use crate::service::{Answer, Context, Handler, Limits, Standing, serve};
+use crate::service::{Answer, Balance, Context, Handler, Limits, Meter, Seat, Standing, beside, serve_beside};
 
 const TURNS: &str = "turns";
 const BUFFERS: &str = "buffers";
@@ -154,6 +158,23 @@ impl Handler for Loop {
     }
 }
 
+/// The meter of an event loop: the load of its node.
+struct Cores {
+    node: Node,
+    core: usize,
+}
+
+impl Meter for Cores {
+    fn used(&self) -> Duration {
+        self.node.load().cores.get(self.core).copied().unwrap_or_default()
+    }
+
+    fn idle(&self) -> Duration {
+        let cores = self.node.load().cores;
+        (self.node.now().since(Time::ZERO) * cores.len() as u32).saturating_sub(cores.iter().sum())
+    }
+}
+
 /// Serves over each endpoint on a core of its own, until `stop` ends. `iod` is the server of the
 /// first endpoint.
 pub(super) async fn serve_on_cores(
@@ -166,15 +187,17 @@ pub(super) async fn serve_on_cores(
     stop: impl Future<Output = ()>,
 ) {
     let others: Vec<_> = endpoints.iter().zip(0..).skip(1).map(|(one, at)| iod.beside(one.clone(), at)).collect();
-    let mut loops = Vec::new();
+    let (mut loops, balance) = (Vec::new(), Balance::new(endpoints.len()));
     for (core, iod) in std::iter::once(iod).chain(others).enumerate() {
         let (endpoint, standing) = (endpoints[core].clone(), standing.clone());
         let handler = Loop { iod, node: node.clone(), settings, first: core == 0 };
         let (stop, stopped) = oneshot::channel::<()>();
+        let seat = Seat::new(balance.clone(), core, Cores { node: node.clone(), core });
         let task = node.spawn_on(core, async move {
             // The other end is dropped when the server stops.
             let stopped = async { drop(stopped.await) };
-            serve(&endpoint, &handler, &standing, limits, stopped).await;
+            let front = [(endpoint, &handler as &dyn Handler)];
+            beside(&handler, serve_beside(&front, &standing, limits, Some(&seat), stopped)).await;
         });
         loops.push((stop, task));
     }

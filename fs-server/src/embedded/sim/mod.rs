@@ -323,7 +323,7 @@ async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, m
         drop(stops);
     };
     let work = async {
-        serve_beside(&[(endpoint.clone(), &manager)], &standing, options.limits, stop).await;
+        serve_beside(&[(endpoint.clone(), &manager)], &standing, options.limits, None, stop).await;
         for task in tasks {
             // An error means that the node was killed, and with it this future.
             let _ = task.await;
@@ -360,6 +360,9 @@ async fn run_iod(
     let instance = instance(&node);
     let endpoints = listen(&node, &options, loops).await;
     let endpoint = &endpoints[0];
+    if loops.is_some() {
+        endpoint.with(|engine| engine.transport_mut().spread(1));
+    }
     let open = async || SimStore::open(&disk, medium.clone());
     let store = Rc::new(until_started(&node, open).await.mapping(options.service == Service::Mmap));
     let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);

@@ -41,6 +41,8 @@ pub(in crate::store) struct StoreCore {
     pub(in crate::store) short: Arc<Workers>,
     /// Does what takes long, so that nothing short waits for it.
     pub(in crate::store) long: Workers,
+    /// Does long transfers. They make way for all others where processors are taken.
+    pub(in crate::store) bulk: Workers,
     pub(super) space: Space,
     /// As long as anything uses the disk, no other server may.
     pub(in crate::store) lock: Option<Arc<DirLock>>,

@@ -87,7 +87,7 @@ impl FileStore {
         let len = pieces.iter().map(|piece| piece.len as u64).sum::<u64>();
         let populate = move || pieces.iter().all(|piece| piece.window.populate(piece.at, piece.len).is_ok());
         match len >= self.offload {
-            true => self.long(move |_| populate()).await,
+            true => self.bulk(populate).await,
             false => self.short(move |_| populate()).await,
         }
     }

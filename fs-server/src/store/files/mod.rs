@@ -27,7 +27,8 @@
 //! | threads | what they do |
 //! |---|---|
 //! | `SHORT` | opening and closing (`openings.rs`), transfers below `offload` bytes, room and attributes |
-//! | `LONG` | transfers of `offload` bytes or more, creation, removal, truncation, syncing, listing |
+//! | `LONG` | creation, removal, truncation, syncing, listing |
+//! | as many | transfers of `offload` bytes or more, at a low priority |
 //!
 //! So what is short does not wait for what takes long. If the disk does not answer, the threads are
 //! soon used up, and requests wait. They are as many as the server admits. What is answered from

@@ -34,6 +34,9 @@ const SHORT: usize = 16;
 
 /// Threads for what takes long. Many syncs at the same time cost the disk little more than one.
 const LONG: usize = 64;
+/// How far the threads of long transfers make way: they have a ninth of a loop's share of a
+/// processor that both want.
+const BULK_NICE: i32 = 10;
 
 /// A store of datafiles in the files of a directory.
 pub struct FileStore {
@@ -108,8 +111,9 @@ impl FileStore {
         let at_once = AtOnce::on(&*dir).map_err(|error| trouble(&path, &error))?;
         let room = dir.room().map_err(|error| trouble(&path, &error))?;
         let (short, long) = (Arc::new(Workers::new("disk-short", SHORT)), Workers::new("disk-long", LONG));
+        let bulk = Workers::nice("disk-bulk", LONG, BULK_NICE);
         let (space, failure) = (Space::new(room), Failure::default());
-        let core = Arc::new(StoreCore { dir, short, long, space, lock: None, catalogue, marks, failure });
+        let core = Arc::new(StoreCore { dir, short, long, bulk, space, lock: None, catalogue, marks, failure });
         let (open, openings) = (Mutex::new(OpenFiles::new(OPEN_FILES)), Openings::default());
         let (direct, mapped, kept) = (None, None, OPEN_FILES);
         Ok(FileStore { path, core, at_once, offload, direct, mapped, kept, open, openings, label, disk_number })
@@ -134,6 +138,7 @@ impl FileStore {
     /// the disk has not answered by then. Call it when the event loop has ended.
     pub(crate) fn wait_until_idle(&self, patience: Duration) -> bool {
         self.direct.as_ref().is_none_or(|direct| direct.wait_until_idle(patience))
+            && self.core.bulk.wait_until_idle(patience)
             && self.core.long.wait_until_idle(patience)
             && self.core.short.wait_until_idle(patience)
     }
@@ -268,6 +273,15 @@ impl FileStore {
         self.core.long.run(move || work(&core)).await
     }
 
+    /// Runs a long transfer on a worker thread, as [`FileStore::long`].
+    pub(super) async fn bulk<R: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> R + Send + 'static,
+    ) -> Result<R, FsError> {
+        let core = self.core.clone();
+        self.core.bulk.run(move || (core, work()).1).await
+    }
+
     /// Makes a transfer: `at_once` as far as that needs no wait, and `whole` on a worker thread.
     pub(super) async fn transfer(
         &self,
@@ -280,7 +294,7 @@ impl FileStore {
         let waits = |error| (0, Unmoved::Worker(error));
         let failed = |(done, error)| (done, Unmoved::Disk(error));
         if len >= self.offload {
-            return self.long(move |_| whole(&file, &jobs)).await.map_err(waits)?.map_err(failed);
+            return self.bulk(move || whole(&file, &jobs)).await.map_err(waits)?.map_err(failed);
         }
         if self.at_once.in_memory() || !on_a_loop() {
             return whole(&file, &jobs).map_err(failed);

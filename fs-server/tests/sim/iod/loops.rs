@@ -37,17 +37,74 @@ fn run(loops: usize) -> (Load, Load, u64) {
     (first, node.load(), world.digest())
 }
 
+/// A second loop cost a server that needed only one.
 #[test]
-fn all_loops_serve_one_store_and_the_run_repeats() {
+fn one_loop_serves_few_clients_and_the_run_repeats() {
     let (first, second, digest) = run(3);
     for load in [&first, &second] {
-        // The fourth core has no loop.
-        assert!(load.cores[..3].iter().all(|core| !core.is_zero()), "{load:?}");
+        assert!(!load.cores[0].is_zero(), "{load:?}");
+        assert!(load.cores[1..].iter().all(Duration::is_zero), "the others have not even been woken: {load:?}");
         let names: Vec<_> = load.locks.iter().map(|(name, _)| *name).collect();
         assert_eq!(names, ["open files", "buffers", "turns"], "in the order of their first use");
         assert!(load.locks.iter().all(|(_, held)| !held.is_zero()), "{load:?}");
     }
     assert_eq!(run(3), (first, second, digest));
+}
+
+/// Writes and reads a datafile over and over, a few requests at a time, until `end`. Connects again
+/// whenever it is dismissed. Returns the number of requests, and of connections.
+async fn work(client: &Client, addr: &Addr, file: DatafileHandle, end: Time) -> (usize, usize) {
+    let (all, bytes) = (regions(&[(0, 4000)]), pattern(4000, file.0));
+    let (mut done, mut connections) = (0, 0);
+    while client.endpoint.now() < end {
+        let iod = client.connect(addr).await;
+        connections += 1;
+        let stream = async || {
+            let mut done = 0;
+            while client.endpoint.now() < end {
+                let list = bytes.clone().into();
+                let moved = async {
+                    client.write(iod, file, &all, &list).await?;
+                    client.read(iod, file, &all).await
+                };
+                match moved.await {
+                    Ok(read) => assert!(read == bytes),
+                    Err(error) => {
+                        assert!(error.detail.contains("has done nothing"), "nothing may be lost: {error}");
+                        break;
+                    }
+                }
+                done += 1;
+            }
+            done
+        };
+        done += join_all((0..4).map(|_| stream())).await.into_iter().sum::<usize>();
+    }
+    (done, connections)
+}
+
+/// All connections came to the first loop, and there they stayed however much it had to do.
+#[test]
+fn loops_join_when_the_first_is_full_and_clients_move_to_them() {
+    let saturated = |loops| {
+        let world =
+            World::with(SimConfig::with_profile(Profile { cpu_cores: 3, ..Profile::named("vapi-2003").unwrap() }));
+        let cluster = SimCluster::start_on_cores(&world, ClusterOptions::with_iods(1), loops).unwrap();
+        with_datafiles(&cluster);
+        let clients: Vec<_> =
+            (0..12).map(|at| Client::new(&world.node(&format!("client{at}")), at as u128 + 1)).collect();
+        let (addr, end) = (cluster.iods()[0].clone(), world.now() + Duration::from_millis(400));
+        let all = clients.iter().zip(0..).map(|(client, at)| work(client, &addr, DatafileHandle(at), end));
+        let results = world.block_on(join_all(all));
+        let load = cluster.iod_node(0).load();
+        (results.iter().map(|(done, _)| done).sum::<usize>(), results.iter().map(|(_, made)| made).sum::<usize>(), load)
+    };
+    let (alone, made, _) = saturated(1);
+    assert_eq!(made, 12);
+    let (together, made, load) = saturated(2);
+    assert!(load.cores[1] > load.cores[0] / 2 && load.cores[2].is_zero(), "{load:?}");
+    assert!((13..=12 + 6).contains(&made), "some of the clients have moved, once: {made} connections");
+    assert!(together > alone + alone / 4, "{together} with two loops, {alone} with one");
 }
 
 #[test]

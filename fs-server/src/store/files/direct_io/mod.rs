@@ -171,7 +171,7 @@ impl FileStore {
         let course = Course::new(direction, file, jobs);
         let outcome = match place {
             Some((ring, place)) => ring.run(place, course, self.core.clone()).await,
-            None if is_long => self.long(move |_| course.run()).await,
+            None if is_long => self.bulk(move || course.run()).await,
             None => self.short(move |_| course.run()).await,
         };
         let outcome = outcome.map_err(stopped)?;

@@ -184,7 +184,7 @@ fn a_transfer_needs_no_worker_where_there_is_a_ring() {
         let (latch, stalled) = std::sync::mpsc::channel::<()>();
         let stalled = Arc::new(std::sync::Mutex::new(stalled));
         for _ in 0..100 {
-            for workers in [&*store.core.short, &store.core.long] {
+            for workers in [&*store.core.short, &store.core.long, &store.core.bulk] {
                 let stalled = stalled.clone();
                 workers.leave(move || {
                     let _ = stalled.lock().unwrap().recv();
