@@ -24,7 +24,7 @@ use crate::receive::{Context, Inbound};
 pub fn frame(bytes: &[u8]) {
     if let Ok(Some(preamble)) = Preamble::decode(bytes) {
         assert!(preamble.private_len <= MAX_PRIVATE_DATA);
-        assert_eq!(Preamble::encode(preamble.greeting, preamble.private_len)[..], bytes[..PREAMBLE]);
+        assert_eq!(Preamble::encode(preamble.greeting, preamble.further, preamble.private_len)[..], bytes[..PREAMBLE]);
         (0..PREAMBLE).for_each(|len| assert_eq!(Preamble::decode(&bytes[..len]), Ok(None)));
     }
     if let Ok(Some((frame, len))) = Frame::decode(bytes) {
@@ -32,7 +32,7 @@ pub fn frame(bytes: &[u8]) {
         let (wire, again) = frame.encode();
         assert_eq!(wire[..again], bytes[..len]);
         (0..len).for_each(|len| assert_eq!(Frame::decode(&bytes[..len]), Ok(None)));
-        if let Frame::Data { here } | Frame::Reply { here, .. } = frame {
+        if let Frame::Data { here } | Frame::Reply { here, .. } | Frame::Part { here, .. } = frame {
             assert!(u64::from(here) <= PIECE);
         }
     }
@@ -107,6 +107,8 @@ fn receive<'a>(config: &TcpConfig, exposed: &mut Exposed, stream: impl Iterator<
         while end.is_none() {
             let mut context = Context {
                 socket: near.as_fd(),
+                further: false,
+                budget: usize::MAX,
                 hangup: false,
                 queues: &mut queues,
                 exposures: &exposed.exposures,

@@ -163,6 +163,20 @@ impl<S> Shard<S> {
         self.group.hand_over(lighter, socket).err().map(|socket| (socket, self.place()))
     }
 
+    /// Returns the place of this member in its group.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Gives a socket to the member at `index`, which alone can serve it, and wakes that member.
+    /// Returns false if there is none, or if its queue is full; the socket is closed then.
+    pub fn pass(&self, index: usize, socket: S) -> bool {
+        let offered = self.group.members.get(index).map(|member| member.offer(socket, self.group.max_waiting));
+        let Some(Ok(waker)) = offered else { return false };
+        waker.wake();
+        true
+    }
+
     /// Returns true if sockets are waiting for this member.
     #[inline]
     pub fn has_waiting(&self) -> bool {

@@ -22,9 +22,11 @@ use crate::vectored_io;
 
 /// An accepted socket that no transport has a connection for yet.
 pub(crate) struct Newcomer {
-    stream: TcpStream,
-    from: SocketAddr,
-    arrived: Time,
+    pub(super) stream: TcpStream,
+    pub(super) from: SocketAddr,
+    pub(super) arrived: Time,
+    /// The member and the connection that it joins, if another member has read its token.
+    pub(super) join: Option<(usize, ConnId)>,
 }
 
 fn tune(socket: &Socket, config: &TcpConfig) -> io::Result<()> {
@@ -57,14 +59,14 @@ fn limit_dialing(socket: &Socket, config: &TcpConfig) -> io::Result<()> {
 
 /// Lifts the limit of [`limit_dialing`]. It would end the connection to a program that does not
 /// read for a while ([`crate::silence`]).
-fn lift_limit_of_dialing(stream: &TcpStream) -> io::Result<()> {
+pub(super) fn lift_limit_of_dialing(stream: &TcpStream) -> io::Result<()> {
     if mutated("tcp/a-peer-that-does-not-read-is-dead") {
         return Ok(());
     }
     SockRef::from(stream).set_tcp_user_timeout(None)
 }
 
-fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
+pub(super) fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
     let stream = net::dial(to, |socket| {
         tune(socket, config)?;
         limit_dialing(socket, config)?;
@@ -159,7 +161,7 @@ impl TcpTransport {
         }
         let (private, deadline) = (std::mem::take(private), *deadline);
         connection.phase = Phase::Greeting { deadline };
-        connection.greet(Greeting::Connect, &private);
+        connection.greet(Greeting::Connect, self.config.streams - 1, &private, private.len());
         self.dirty.add(slot);
         // The event for "connected" may also have meant "readable", and is not repeated.
         self.ready.add(slot);
@@ -171,7 +173,7 @@ impl TcpTransport {
         let mut round = Round::new(&self.shard);
         while let Some((newcomer, place)) = round.next(&self.shard, &mut self.listeners, self.now, |listener| {
             let (stream, from) = listener.accept()?;
-            Ok(Some(Newcomer { stream, from, arrived: self.now }))
+            Ok(Some(Newcomer { stream, from, arrived: self.now, join: None }))
         }) {
             self.handle_newcomer(newcomer, place);
         }
@@ -180,7 +182,13 @@ impl TcpTransport {
     }
 
     fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
-        let Newcomer { mut stream, from, arrived } = newcomer;
+        let Newcomer { mut stream, from, arrived, join } = newcomer;
+        if let Some((member, conn)) = join {
+            // A member that is dropped leaves its queue to others.
+            return if member == self.shard.index() {
+                self.join(conn, stream)
+            };
+        }
         let (peer, origin) = (Addr::tcp(from.ip().to_string(), from.port()), net::origin(from.ip()));
         let deadline = arrived + self.config.limits.handshake_timeout;
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {

@@ -14,4 +14,5 @@ mod memory;
 mod no_event_fd;
 mod remote_access;
 mod silence;
+mod streams;
 mod transfer;
