@@ -153,7 +153,7 @@ impl<S> Shard<S> {
 
     /// Assigns a socket that this member has accepted. Returns it if this member serves it.
     /// Otherwise another member has it, and was woken.
-    pub(super) fn assign(&self, socket: S) -> Option<(S, Place)> {
+    pub fn assign(&self, socket: S) -> Option<(S, Place)> {
         let Group { members, max_waiting, .. } = &*self.group;
         if *max_waiting == 0 {
             return Some((socket, self.place()));
@@ -168,13 +168,19 @@ impl<S> Shard<S> {
         self.index
     }
 
-    /// Gives a socket to the member at `index`, which alone can serve it, and wakes that member.
-    /// Returns false if there is none, or if its queue is full; the socket is closed then.
-    pub fn pass(&self, index: usize, socket: S) -> bool {
-        let offered = self.group.members.get(index).map(|member| member.offer(socket, self.group.max_waiting));
-        let Some(Ok(waker)) = offered else { return false };
-        waker.wake();
-        true
+    /// Returns true if there are other members.
+    pub fn has_others(&self) -> bool {
+        self.group.members.len() > 1
+    }
+
+    /// Gives a socket of an existing connection to the member at `index`, which has it, and wakes
+    /// that member. The socket does not count. It is closed if there is no such member, or no room
+    /// in its queue.
+    pub fn pass(&self, index: usize, socket: S) {
+        let Some(member) = self.group.members.get(index) else { return };
+        if let Ok(waker) = member.offer(socket, Place::new(&Arc::default()), self.group.max_waiting) {
+            waker.wake();
+        }
     }
 
     /// Returns true if sockets are waiting for this member.
@@ -245,7 +251,7 @@ impl<S> Group<S> {
             if connections >= self.max_connections {
                 break;
             }
-            match member.offer(socket, self.max_waiting) {
+            match member.offer(socket, Place::new(&member.connections), self.max_waiting) {
                 Ok(waker) => {
                     waker.wake();
                     return Ok(());
@@ -268,11 +274,11 @@ impl<S> Member<S> {
 
     /// Queues a socket, and returns the waker to call. Returns the socket if the member has left or
     /// its queue is full.
-    fn offer(&self, socket: S, max_waiting: usize) -> Result<Waker, S> {
+    fn offer(&self, socket: S, place: Place, max_waiting: usize) -> Result<Waker, S> {
         let mut open = self.open();
         match open.as_mut() {
             Some(Open { queue, waker }) if queue.len() < max_waiting => {
-                queue.push_back((socket, Place::new(&self.connections)));
+                queue.push_back((socket, place));
                 self.waiting.store(queue.len(), Ordering::Relaxed);
                 Ok(waker.clone())
             }

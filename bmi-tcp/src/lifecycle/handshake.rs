@@ -21,6 +21,10 @@ impl TcpTransport {
     pub(crate) fn receive_greeting(&mut self, slot: u32, events: &mut Vec<Event>) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let id = connection.id;
+        if matches!(connection.phase, Phase::HalfOpen { unsorted: Some(_), .. }) && !self.sort(slot) {
+            return true;
+        }
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
         let (Some(stream), inbound) = (&connection.stream, &mut connection.inbound) else { return false };
         let filled = inbound.fill(stream.as_fd());
         let early = matches!(connection.phase, Phase::Requested);

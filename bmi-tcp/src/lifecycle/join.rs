@@ -105,6 +105,36 @@ impl TcpTransport {
         }
     }
 
+    /// Looks at the first bytes of a socket that this member has accepted for the group. Returns
+    /// true if this member goes on with it: it is a further stream, or at its end. Others are
+    /// assigned to a member now, with their bytes unread.
+    pub(super) fn sort(&mut self, slot: u32) -> bool {
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
+        let (Phase::HalfOpen { unsorted, .. }, Some(socket)) = (&mut connection.phase, &connection.stream) else {
+            return true;
+        };
+        let Some(arrived) = *unsorted else { return true };
+        let mut bytes = [0; PREAMBLE];
+        let seen = socket.peek(&mut bytes);
+        match seen.map(|n| (n, Preamble::decode(&bytes[..n]))) {
+            Ok((1.., Ok(None))) => return false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Ok((1.., Ok(Some(preamble)))) if preamble.greeting != Greeting::Join => {}
+            _ => {
+                *unsorted = None;
+                return true;
+            }
+        }
+        let Some(mut stream) = self.remove(slot).and_then(|newcomer| newcomer.stream) else { return false };
+        let Ok(from) = stream.peer_addr() else { return false };
+        if self.poll.registry().deregister(&mut stream).is_ok()
+            && let Some((newcomer, place)) = self.shard.assign(Newcomer { stream, from, arrived, join: None })
+        {
+            self.handle_newcomer(newcomer, Some(place));
+        }
+        false
+    }
+
     /// Gives a socket to the connection whose token it has brought, if that has a place for it.
     pub(super) fn join(&mut self, conn: ConnId, mut socket: TcpStream) {
         let established = |connection: &&mut Connection| matches!(connection.phase, Phase::Established);

@@ -50,9 +50,21 @@ use crate::streams::Streams;
 
 /// The phase of a connection (see the module).
 pub(crate) enum Phase {
-    Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
-    Greeting { deadline: Time },
-    HalfOpen { deadline: Time, origin: IpAddr },
+    Dialing {
+        candidates: Vec<SocketAddr>,
+        private: Box<[u8]>,
+        deadline: Time,
+    },
+    Greeting {
+        deadline: Time,
+    },
+    /// `unsorted` is the time of arrival if another member of the group may serve it, which its
+    /// first bytes tell.
+    HalfOpen {
+        deadline: Time,
+        origin: IpAddr,
+        unsorted: Option<Time>,
+    },
     Requested,
     Established,
     Ending(Ending),
@@ -100,11 +112,12 @@ pub(crate) struct Connection {
     /// The peer's host may owe an answer: bytes were sent since a check found none outstanding.
     pub(crate) unsettled: bool,
     silence: Silence,
-    _place: Place,
+    /// Counts the connection, once it is assigned to this member of the group.
+    _place: Option<Place>,
 }
 
 impl Connection {
-    fn new(id: ConnId, peer: Addr, phase: Phase, place: Place) -> Connection {
+    fn new(id: ConnId, peer: Addr, phase: Phase, place: Option<Place>) -> Connection {
         Connection {
             id,
             peer,
