@@ -268,6 +268,9 @@ impl Inbound {
     /// Checks a header, and makes the target of its payload the current one. Returns false if the
     /// frame has to wait for another stream.
     fn begin(&mut self, context: &mut Context<'_>, frame: Frame) -> Result<bool, Fault> {
+        if context.further && !matches!(frame, Frame::Part { .. }) {
+            return Err(Violation::Order.into());
+        }
         if context.queues.must_wait(&frame) {
             return Ok(false);
         }
@@ -280,7 +283,6 @@ impl Inbound {
                     self.placed(context, 0);
                 }
             }
-            _ if context.further => return Err(Violation::Order.into()),
             Frame::Bulk { len, key, addr } => {
                 self.expect_no_message()?;
                 let segment = context.exposures.check(key, addr, len, Access::WRITE);
