@@ -8,7 +8,7 @@ use bmi_core::transport::{Payload, WorkCompletion, WorkId, WorkKind, WorkOptions
 use bmi_core::{Access, ErrorKind, Transport};
 use bmi_tcp::{TcpConfig, TcpTransport};
 
-use self::proxy::{Link, Proxy, Random, connect, settle};
+use self::proxy::{Link, Proxy, Random, connect, connect_over, settle};
 use crate::common::{World, world_with};
 
 const SIGNALLED: WorkOptions = WorkOptions::SIGNALLED;
@@ -208,8 +208,7 @@ fn the_loss_of_one_stream_ends_the_connection() {
 #[test]
 fn a_stream_that_does_not_come_about_is_given_up() {
     let mut world = world(4);
-    let (mut proxy, ca, cb) = connect(&mut world);
-    proxy.only_first = true;
+    let (mut proxy, ca, cb) = connect_over(&mut world, true);
     let ((there, target), (_, source)) = (world.b.memory(LONG), world.a.pattern(LONG));
     let remote = world.b.transport.expose(cb, &target, Access::WRITE).unwrap();
     for work_id in 0..2 {
@@ -260,7 +259,8 @@ fn a_key_that_is_revoked_in_flight_ends_the_connection() {
         let mut world = world(4);
         let (mut proxy, ca, cb) = connect(&mut world);
         settle(&mut world, &mut proxy);
-        let ((_, theirs), (_, ours)) = (world.b.memory(LONG), world.a.memory(LONG));
+        // More than the buffers of the system take.
+        let ((_, theirs), (_, ours)) = (world.b.memory(16 * LONG), world.a.memory(16 * LONG));
         let remote = world.b.transport.expose(cb, &theirs, Access::READ_WRITE).unwrap();
         if writes {
             world.a.transport.post_write(ca, WorkId(1), &[], &[ours], remote.into(), SIGNALLED).unwrap();

@@ -1,7 +1,7 @@
 //! A stranger in the middle who carries the streams of a connection, each as fast as it likes.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Addr, Transport};
@@ -45,7 +45,7 @@ pub(super) struct Proxy {
     /// If present, the streams move at random, in small steps.
     pub(super) random: Option<Random>,
     /// Sockets after the first one are not carried on.
-    pub(super) only_first: bool,
+    only_first: bool,
 }
 
 impl Proxy {
@@ -66,10 +66,12 @@ impl Proxy {
         for (_, link) in self.links.iter_mut().enumerate().filter(|(at, _)| one.is_none_or(|one| one == *at)) {
             for from in [0, 1].into_iter().filter(|_| !link.held) {
                 let mut bytes = vec![0; step];
-                if link.waiting[from].is_empty()
-                    && let Ok(n) = link.ends[from].read(&mut bytes)
-                {
-                    link.waiting[from].extend(&bytes[..n]);
+                if link.waiting[from].is_empty() {
+                    match link.ends[from].read(&mut bytes) {
+                        Ok(0) => link.ends[1 - from].shutdown(Shutdown::Write).unwrap_or_default(),
+                        Ok(n) => link.waiting[from].extend(&bytes[..n]),
+                        Err(_) => {}
+                    }
                 }
                 let sent = link.ends[1 - from].write(&link.waiting[from]).unwrap_or(0);
                 link.waiting[from].drain(..sent);
@@ -86,11 +88,16 @@ impl Proxy {
 
 /// Connects the two sides of a world through a proxy. Returns it, and their names of the connection.
 pub(super) fn connect(world: &mut World) -> (Proxy, ConnId, ConnId) {
+    connect_over(world, false)
+}
+
+/// Does the same. The proxy may carry only the first stream.
+pub(super) fn connect_over(world: &mut World, only_first: bool) -> (Proxy, ConnId, ConnId) {
     let to = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap().port();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let addr = Addr::tcp("127.0.0.1", listener.local_addr().unwrap().port());
-    let mut proxy = Proxy { listener, to, links: Vec::new(), random: None, only_first: false };
+    let mut proxy = Proxy { listener, to, links: Vec::new(), random: None, only_first };
     let deadline = world.later(60);
     let ca = world.a.transport.connect(&addr, b"hello", deadline).unwrap();
     let cb = world.until(|world| {
