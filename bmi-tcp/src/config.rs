@@ -81,6 +81,9 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
+    /// Most [`TcpConfig::streams`].
+    pub const MAX_STREAMS: u8 = 16;
+
     /// Returns settings with which every frame arrives in pieces and queues are soon full.
     #[doc(hidden)]
     pub fn scarce() -> TcpConfig {

@@ -45,6 +45,7 @@ use bmi_core::transport::Event;
 use mio::net::TcpStream;
 use socket2::SockRef;
 
+use crate::config::TcpConfig;
 use crate::frame::{LONG_HEADER, Whole};
 use crate::queue_pair::QueuePair;
 use crate::receive::{BYTE_BUDGET, Context, Inbound, Received};
@@ -53,7 +54,7 @@ use crate::vectored_io::{self, Piece};
 use crate::wire::Wire;
 
 /// Most streams of a connection.
-pub(crate) const MAX_STREAMS: usize = 16;
+pub(crate) const MAX_STREAMS: usize = TcpConfig::MAX_STREAMS as usize;
 /// Bytes that the kernel keeps for a stream beyond those that it can send: it must not run dry
 /// before the next poll.
 const UNSENT: u32 = 256 << 10;
