@@ -203,7 +203,7 @@ impl Streams {
 
     /// Gives back the pages of empty buffers. Returns true if nothing is arriving.
     pub(crate) fn release(&mut self) -> bool {
-        self.iter_mut().fold(true, |idle, stream| stream.inbound.release() && idle)
+        self.iter_mut().all(|stream| stream.inbound.release())
     }
 
     /// Returns true if all that was committed is sent.
