@@ -110,7 +110,7 @@ pub struct TcpTransport {
     resolver: Resolver,
     regions: Regions,
     keys: Keys,
-    /// The secret of the tokens that further streams join with, the same for all members of a group.
+    /// The secret of the tokens that further streams join with. All members of a group have it.
     tokens: RandomState,
     deadlines: Deadlines,
     pending: EventQueue,
@@ -144,8 +144,8 @@ impl TcpTransport {
     /// Returns an adapter with no connections.
     ///
     /// # Errors
-    /// `Io` or `Exhausted` if the system has no descriptor for it. `Invalid` for a number of streams
-    /// out of bounds.
+    /// `Io` or `Exhausted` if the system has no descriptor for it. `Invalid` for a number of
+    /// streams out of bounds.
     pub fn new(config: TcpConfig) -> Result<TcpTransport, Error> {
         Ok(TcpTransport::shards(config, 1)?.remove(0))
     }

@@ -195,8 +195,8 @@ impl QueuePair {
 
     // ---- outgoing -------------------------------------------------------------------------------
 
-    /// Puts the next part on the wire of a further stream, which is empty. Replies and requests take
-    /// turns. With `requests_only`, replies stay.
+    /// Puts the next part on the wire of a further stream, which is empty. Replies and requests
+    /// take turns. With `requests_only`, replies stay.
     pub(crate) fn commit_part(&mut self, wire: &mut Wire, requests_only: bool) -> Option<Whole> {
         let spread = self.spread.as_deref_mut()?;
         spread.replies_next = !spread.replies_next && !requests_only;

@@ -234,8 +234,8 @@ impl Inbound {
         }
     }
 
-    /// Handles the buffered bytes. Returns true if it stopped at a limit or is held, not for lack of
-    /// bytes.
+    /// Handles the buffered bytes. Returns true if it stopped at a limit or is held, not for lack
+    /// of bytes.
     fn parse(&mut self, context: &mut Context<'_>, frames: &mut usize) -> Result<bool, Fault> {
         self.held = false;
         loop {

@@ -1,8 +1,8 @@
 //! Several TCP connections, the *streams*, for one connection of the transport.
 //!
-//! **Why.** One flow does not fill every path: a policer, a hash over links, or one lost packet on a
-//! long path bounds what it carries. Off by default (`TcpConfig::streams`): where one flow fills the
-//! path, more of them only cost system calls.
+//! **Why.** One flow does not fill every path. A policer, a hash over links, or one lost packet on
+//! a long path bounds what it carries. Off by default (`TcpConfig::streams`): where one flow fills
+//! the path, more of them only cost system calls.
 //!
 //! **Protocol.** The first stream is the connection as it is without others. It carries everything,
 //! in order, also its share of long transfers. The *further* streams carry nothing but parts of
@@ -18,8 +18,8 @@
 //! ```
 //!
 //! A side sends parts on a stream after it has received ACCEPT there. A stream that fails before
-//! that is dropped, and the connection goes on with the others. The loss of one that has joined ends
-//! the connection: nobody knows which of its bytes have arrived.
+//! that is dropped, and the connection goes on with the others. The loss of one that has joined
+//! ends the connection: nobody knows which of its bytes have arrived.
 //!
 //! **Invariants**
 //! 1. *No stranger joins.* A token is a keyed hash of the connection's name. A socket that brings

@@ -72,7 +72,7 @@ fn each_stream_carries_its_share_of_reads_and_writes() {
     let moved: Vec<_> = proxy.links.iter().map(|link| link.moved).collect();
     assert!(moved.len() == 4 && moved.iter().flatten().all(|bytes| *bytes > LONG / 16), "{moved:?}");
     let sums = [0, 1].map(|from| moved.iter().map(|moved| moved[from]).sum::<usize>());
-    // Besides the bytes there are at most 40 for each piece of 256 KiB, the greetings, and the read.
+    // Besides there are at most 40 bytes for each piece of 256 KiB, the greetings, and the read.
     assert!(sums.iter().all(|sum| (LONG..LONG + 40 * 32 + 400).contains(sum)), "{sums:?}");
     // Greetings are not counted.
     assert!(world.a.transport.moved_bytes(ca) >= 2 * LONG as u64);

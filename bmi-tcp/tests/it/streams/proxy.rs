@@ -86,7 +86,8 @@ impl Proxy {
     }
 }
 
-/// Connects the two sides of a world through a proxy. Returns it, and their names of the connection.
+/// Connects the two sides of a world through a proxy. Returns it, and their names of the
+/// connection.
 pub(super) fn connect(world: &mut World) -> (Proxy, ConnId, ConnId) {
     connect_over(world, false)
 }
