@@ -244,6 +244,7 @@ impl TcpTransport {
         moved
     }
 
+    #[inline(always)]
     pub(crate) fn receive_frames(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return false };
@@ -285,6 +286,7 @@ impl TcpTransport {
     }
 
     /// Updates the list of hot sockets.
+    #[inline(always)]
     fn note_activity(&mut self, slot: u32, moved: bool) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         if !moved {

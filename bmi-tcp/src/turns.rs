@@ -25,6 +25,7 @@ pub(crate) struct Sent {
     pub(crate) more: bool,
 }
 
+#[inline]
 fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>, mut budget: usize) -> io::Result<Sent> {
     let mut sent = Sent { moved: false, more: false };
     let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return Ok(sent) };
@@ -72,6 +73,7 @@ fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>, 
 }
 
 /// Sends a connection's output, until the kernel takes no more or the budget is used up.
+#[inline]
 pub(crate) fn send_all(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>) -> io::Result<Sent> {
     if connection.streams.is_none() {
         return send_some(connection, pieces, SEND_BUDGET);
@@ -99,10 +101,16 @@ pub(crate) fn send_all(connection: &mut Connection, pieces: &mut Vec<vectored_io
 }
 
 impl TcpTransport {
+    #[inline(never)]
+    fn receive_first(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
+        self.receive_frames(slot, events, limit)
+    }
+
     /// Receives from all streams of a connection: from the first one first, since it announces what
     /// comes on the others.
+    #[inline(never)]
     pub(crate) fn receive_streams(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize) -> bool {
-        let mut moved = self.receive_frames(slot, events, limit);
+        let mut moved = self.receive_first(slot, events, limit);
         self.continue_joins(slot);
         let before = events.len();
         let Some(connection) = self.slots.at_mut(slot) else { return moved };
@@ -133,7 +141,7 @@ impl TcpTransport {
             }
             Err(fault) => {
                 // The peer may have said on the first stream why it ends the connection.
-                self.receive_frames(slot, events, limit);
+                self.receive_first(slot, events, limit);
                 self.end(slot, id, fault);
                 true
             }

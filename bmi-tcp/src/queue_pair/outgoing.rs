@@ -28,7 +28,8 @@ impl QueuePair {
             while self.wire.backlog() < turn && self.commit_request() {}
             // Otherwise no request is left.
             let requests_left = self.wire.backlog() >= turn;
-            let replied = !requests_only && self.commit_reply(None).is_some();
+            let replies = !requests_only && self.next_reply < self.replies.len();
+            let replied = replies && self.commit_reply(None).is_some();
             if !(requests_left || replied) || self.wire.backlog() >= self.round {
                 return;
             }

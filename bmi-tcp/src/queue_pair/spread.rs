@@ -100,6 +100,7 @@ impl QueuePair {
         self.spread = Some(Box::default());
     }
 
+    #[inline]
     pub(crate) fn is_spread(&self) -> bool {
         self.spread.is_some()
     }
@@ -107,7 +108,6 @@ impl QueuePair {
     // ---- incoming -------------------------------------------------------------------------------
 
     /// Returns true if a frame of the first stream has to wait for bytes of further ones.
-    #[inline]
     pub(crate) fn must_wait(&self, frame: &Frame) -> bool {
         let Some(spread) = self.spread.as_deref().filter(|spread| !spread.open.is_empty()) else { return false };
         match frame {

@@ -268,11 +268,13 @@ impl Inbound {
     /// Checks a header, and makes the target of its payload the current one. Returns false if the
     /// frame has to wait for another stream.
     fn begin(&mut self, context: &mut Context<'_>, frame: Frame) -> Result<bool, Fault> {
-        if context.further && !matches!(frame, Frame::Part { .. }) {
-            return Err(Violation::Order.into());
-        }
-        if context.queues.must_wait(&frame) {
-            return Ok(false);
+        if context.queues.is_spread() {
+            if context.further && !matches!(frame, Frame::Part { .. }) {
+                return Err(Violation::Order.into());
+            }
+            if context.queues.must_wait(&frame) {
+                return Ok(false);
+            }
         }
         match frame {
             Frame::Part { here, offset, whole } => {

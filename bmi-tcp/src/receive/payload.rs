@@ -30,6 +30,7 @@ pub(super) enum Target {
 impl Inbound {
     /// Lists the destinations of the next bytes. Returns how many bytes go directly to their
     /// target, and the total.
+    #[inline]
     pub(super) fn aim(&mut self, context: &mut Context<'_>) -> (usize, usize) {
         context.pieces.clear();
         if self.here == 0 {
@@ -89,11 +90,13 @@ impl Inbound {
     }
 
     /// Advances the current payload's target by `len` bytes that are in place.
+    #[inline(always)]
     pub(super) fn skip(&mut self, context: &mut Context<'_>, len: usize) {
         self.each(context.queues, len, |_, _, _| {});
     }
 
     /// Calls `each` with the pieces of the next `len` bytes of the target, and advances the target.
+    #[inline(always)]
     fn each(&mut self, queues: &QueuePair, len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
         let (segment, placed) = match (&mut self.owner, self.message.as_mut().map(|message| &mut message.target)) {
             (Owner::Reply, _) => return queues.read_segments.walk(&mut self.reply_cursor, len, each),
@@ -112,6 +115,7 @@ impl Inbound {
     }
 
     /// Copies `len` buffered bytes to their target.
+    #[inline]
     pub(super) fn copy(&mut self, context: &mut Context<'_>, len: usize) {
         let buf = std::mem::take(&mut self.buf);
         let mut from = self.start;
@@ -124,6 +128,7 @@ impl Inbound {
     }
 
     /// Notes that `len` bytes of the current payload are in place.
+    #[inline(always)]
     pub(super) fn placed(&mut self, context: &mut Context<'_>, len: usize) {
         self.here -= len;
         match (&self.owner, &mut self.message) {
@@ -145,11 +150,12 @@ impl Inbound {
                 }
             }
         }
-        if self.here == 0 {
+        if self.here == 0 && !matches!(self.owner, Owner::Message) {
             self.owner = Owner::Message;
         }
     }
 
+    #[inline]
     pub(super) fn finish_message(&mut self, context: &mut Context<'_>) {
         let (len, immediate) = match self.message.take().map(|message| message.target) {
             Some(Target::Recv { len, .. }) => (len, None),
