@@ -241,6 +241,9 @@ pub(crate) struct Measure {
     /// The device of the server's verbs adapter.
     #[arg(long)]
     server_device: Option<String>,
+    /// TCP connections (streams) for each connection over TCP: 1 to 16. The default is 1.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=16))]
+    streams: Option<u8>,
     /// A few seconds: short rounds, and few of them.
     #[arg(long)]
     quick: bool,
@@ -413,6 +416,7 @@ impl Measure {
             processors: self.cpu_list.as_deref().map_or(Ok(Vec::new()), selection::processors)?,
             device: self.device.clone(),
             server_device: self.server_device.clone(),
+            streams: self.streams,
             timeline: self.timeline.is_some(),
             is_sample: false,
             peers: Vec::new(),

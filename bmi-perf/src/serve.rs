@@ -292,6 +292,7 @@ impl Run<'_> {
             device: self.options.device.clone().or(settings.device),
             max_message: settings.max_message.min(MOST_BYTES),
             room: settings.room.min(MOST_BYTES),
+            streams: settings.streams,
         };
         let id = self.stations.len();
         let names = self.names.join(id.to_string());

@@ -31,6 +31,15 @@ pub struct TcpConfig {
     /// (whole seconds, at least one), and gives up after three. Zero keeps the system's defaults,
     /// which are hours. Default: 10 s, so a probe every 2 s.
     pub peer_timeout: Duration,
+    /// Number of TCP connections (streams) that carry the long transfers of one connection, 1 to
+    /// 16. The peer's setting counts too: the smaller one is used. More than one is for a path that
+    /// a single flow does not fill: long and fat, with losses, or with a limit for each flow.
+    /// Elsewhere more streams only cost system calls. Each takes a descriptor at both ends.
+    ///
+    /// Long transfers are writes of 64 KiB or more and answers to reads. The connecting side dials
+    /// the further streams to the address that it has reached. If one does not come about, the
+    /// connection goes on with those that did. The loss of one ends the connection. Default: 1.
+    pub streams: u8,
     /// What no program has had a reason to change. Tests make it scarce.
     #[doc(hidden)]
     pub tuning: Tuning,
@@ -59,6 +68,7 @@ impl Default for TcpConfig {
         TcpConfig {
             limits: Limits::default(),
             peer_timeout: Duration::from_secs(10),
+            streams: 1,
             tuning: Tuning {
                 send_buffer: None,
                 recv_buffer: None,
@@ -71,6 +81,9 @@ impl Default for TcpConfig {
 }
 
 impl TcpConfig {
+    /// Most [`TcpConfig::streams`].
+    pub const MAX_STREAMS: u8 = 16;
+
     /// Returns settings with which every frame arrives in pieces and queues are soon full.
     #[doc(hidden)]
     pub fn scarce() -> TcpConfig {

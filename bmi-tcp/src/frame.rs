@@ -43,6 +43,8 @@ pub(crate) enum Greeting {
     Connect,
     Accept,
     Reject,
+    /// The socket is a further stream of a connection; a token in the private data says of which.
+    Join,
 }
 
 /// The first bytes of a direction.
@@ -50,13 +52,15 @@ pub(crate) enum Greeting {
 pub(crate) struct Preamble {
     pub(crate) version: u16,
     pub(crate) greeting: Greeting,
+    /// Number of further streams: asked for in `Connect`, agreed in `Accept`, else 0.
+    pub(crate) further: u8,
     /// Length of the private data that follows, checked against [`MAX_PRIVATE_DATA`].
     pub(crate) private_len: usize,
 }
 
 impl Preamble {
     /// Encodes a preamble of this version. `private_len` is at most [`MAX_PRIVATE_DATA`].
-    pub(crate) fn encode(greeting: Greeting, private_len: usize) -> [u8; PREAMBLE] {
+    pub(crate) fn encode(greeting: Greeting, further: u8, private_len: usize) -> [u8; PREAMBLE] {
         debug_assert!(private_len <= MAX_PRIVATE_DATA);
         let mut wire = [0; PREAMBLE];
         wire[..8].copy_from_slice(&MAGIC);
@@ -65,7 +69,9 @@ impl Preamble {
             Greeting::Connect => 1,
             Greeting::Accept => 2,
             Greeting::Reject => 3,
+            Greeting::Join => 4,
         };
+        wire[11] = further;
         wire[12..14].copy_from_slice(&(private_len as u16).to_le_bytes());
         wire
     }
@@ -86,13 +92,15 @@ impl Preamble {
             1 => Greeting::Connect,
             2 => Greeting::Accept,
             3 => Greeting::Reject,
+            4 => Greeting::Join,
             _ => return Err(BAD_PREAMBLE),
         };
-        let private_len = usize::from(u16::from_le_bytes([wire[12], wire[13]]));
-        if private_len > MAX_PRIVATE_DATA || wire[11] != 0 || wire[14..] != [0, 0] {
+        let (further, private_len) = (wire[11], usize::from(u16::from_le_bytes([wire[12], wire[13]])));
+        let agrees = matches!(greeting, Greeting::Connect | Greeting::Accept);
+        if private_len > MAX_PRIVATE_DATA || further != 0 && !agrees || wire[14..] != [0, 0] {
             return Err(BAD_PREAMBLE);
         }
-        Ok(Some(Preamble { version, greeting, private_len }))
+        Ok(Some(Preamble { version, greeting, further, private_len }))
     }
 }
 
@@ -108,6 +116,15 @@ fn refusal_from_wire(wire: u64) -> Option<Refusal> {
     Refusal::from_wire(status, work, u32::from_le_bytes(id))
 }
 
+/// What the bytes of a PART belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whole {
+    /// The answer to the read with this number.
+    Reply(u32),
+    /// The write that the BULK with this number, counted from 0, has announced.
+    Write(u32),
+}
+
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
@@ -118,6 +135,8 @@ pub(crate) enum Frame {
     Reply { here: u32, id: u32 },
     Close,
     Error(Refusal),
+    Bulk { len: u64, key: u64, addr: u64 },
+    Part { here: u32, offset: u64, whole: Whole },
 }
 
 const SEND: u8 = 1;
@@ -127,6 +146,8 @@ const READ: u8 = 4;
 const REPLY: u8 = 5;
 const CLOSE: u8 = 6;
 const ERROR: u8 = 7;
+const BULK: u8 = 8;
+const PART: u8 = 9;
 
 impl Frame {
     /// Returns the header's bytes and its length.
@@ -140,6 +161,8 @@ impl Frame {
             Frame::Reply { here, id } => (REPLY, here, u64::from(id)),
             Frame::Close => (CLOSE, 0, 0),
             Frame::Error(refusal) => (ERROR, 0, refusal_to_wire(refusal)),
+            Frame::Bulk { len, .. } => (BULK, 0, len),
+            Frame::Part { here, offset, .. } => (PART, here, offset),
         };
         wire[0] = kind;
         wire[4..8].copy_from_slice(&here.to_le_bytes());
@@ -150,6 +173,12 @@ impl Frame {
                 (key, addr, immediate.unwrap_or(0))
             }
             Frame::Read { key, addr, id, .. } => (key, addr, id),
+            Frame::Bulk { key, addr, .. } => (key, addr, 0),
+            Frame::Part { whole: Whole::Reply(id), .. } => (0, 0, id),
+            Frame::Part { whole: Whole::Write(number), .. } => {
+                wire[1] = 1;
+                (0, 0, number)
+            }
             _ => return (wire, HEADER),
         };
         wire[16..24].copy_from_slice(&key.to_le_bytes());
@@ -165,7 +194,10 @@ impl Frame {
         let (kind, flags) = (short[0], short[1]);
         let here = u32::from_le_bytes([short[4], short[5], short[6], short[7]]);
         let value = u64_at(bytes, 8);
-        if flags != 0 && (kind != WRITE || flags != 1) || short[2..4] != [0, 0] || u64::from(here) > PIECE {
+        if flags != 0 && (!matches!(kind, WRITE | PART) || flags != 1)
+            || short[2..4] != [0, 0]
+            || u64::from(here) > PIECE
+        {
             return Err(BAD_HEADER);
         }
         let frame = match kind {
@@ -174,7 +206,7 @@ impl Frame {
             REPLY => Frame::Reply { here, id: u32::try_from(value).map_err(|_| BAD_HEADER)? },
             CLOSE if here == 0 && value == 0 => Frame::Close,
             ERROR if here == 0 => Frame::Error(refusal_from_wire(value).ok_or(BAD_HEADER)?),
-            WRITE | READ => return Frame::decode_long(bytes, kind, flags, here, value),
+            WRITE | READ | BULK | PART => return Frame::decode_long(bytes, kind, flags, here, value),
             _ => return Err(BAD_HEADER),
         };
         Ok(Some((frame, HEADER)))
@@ -198,6 +230,11 @@ impl Frame {
                 Frame::Write { len, key, addr, immediate: (flags == 1).then_some(detail) }
             }
             READ if here == 0 => Frame::Read { len, key, addr, id: detail },
+            BULK if here == 0 && len > 0 && detail == 0 => Frame::Bulk { len, key, addr },
+            PART if (key, addr) == (0, 0) => {
+                let whole = if flags == 1 { Whole::Write(detail) } else { Whole::Reply(detail) };
+                Frame::Part { here, offset: len, whole }
+            }
             _ => return Err(BAD_HEADER),
         };
         Ok(Some((frame, LONG_HEADER)))
@@ -241,9 +278,15 @@ mod tests {
                 addr,
                 id
             }),
-            (here, any::<u32>()).prop_map(|(here, id)| Frame::Reply { here, id }),
+            (here.clone(), any::<u32>()).prop_map(|(here, id)| Frame::Reply { here, id }),
             Just(Frame::Close),
             refusal().prop_map(Frame::Error),
+            (1..=u64::MAX, any::<u64>(), any::<u64>()).prop_map(|(len, key, addr)| Frame::Bulk { len, key, addr }),
+            (here, any::<u64>(), any::<bool>(), any::<u32>()).prop_map(|(here, offset, write, number)| Frame::Part {
+                here,
+                offset,
+                whole: if write { Whole::Write(number) } else { Whole::Reply(number) },
+            }),
         ]
     }
 
@@ -260,7 +303,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_decode_or_are_refused(kind in 0u8..10, tail in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..60)) {
+        fn any_bytes_decode_or_are_refused(kind in 0u8..12, tail in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..60)) {
             let bytes: Vec<u8> = std::iter::once(kind).chain(tail).collect();
             if let Some(len) = whole_message(&bytes) {
                 prop_assert_eq!(Frame::decode(&bytes), Ok(Some((Frame::Send { len: len as u64 }, HEADER))));
@@ -273,10 +316,10 @@ mod tests {
 
         #[test]
         fn any_preamble_decodes_or_is_refused(good in 0usize..17, tail in proptest::collection::vec(any::<u8>(), 0..40)) {
-            let mut bytes = Preamble::encode(Greeting::Connect, 7)[..good.min(16)].to_vec();
+            let mut bytes = Preamble::encode(Greeting::Connect, 3, 7)[..good.min(16)].to_vec();
             bytes.extend(tail);
             if let Ok(Some(preamble)) = Preamble::decode(&bytes) {
-                prop_assert_eq!(&Preamble::encode(preamble.greeting, preamble.private_len)[..], &bytes[..PREAMBLE]);
+                prop_assert_eq!(&Preamble::encode(preamble.greeting, preamble.further, preamble.private_len)[..], &bytes[..PREAMBLE]);
             }
         }
     }
@@ -284,11 +327,11 @@ mod tests {
     #[test]
     fn a_preamble_is_known_by_its_first_wrong_byte() {
         assert_eq!(Preamble::decode(b"G"), Err(Violation::Magic));
-        let mut wire = Preamble::encode(Greeting::Connect, 256);
+        let mut wire = Preamble::encode(Greeting::Connect, 15, 256);
         assert_eq!(Preamble::decode(&wire[..15]), Ok(None));
         assert_eq!(
             Preamble::decode(&wire),
-            Ok(Some(Preamble { version: VERSION, greeting: Greeting::Connect, private_len: 256 }))
+            Ok(Some(Preamble { version: VERSION, greeting: Greeting::Connect, further: 15, private_len: 256 }))
         );
         wire[13] = 2;
         assert_eq!(Preamble::decode(&wire), Err(BAD_PREAMBLE));

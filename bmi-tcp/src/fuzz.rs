@@ -9,13 +9,13 @@ use std::os::unix::net::UnixStream;
 
 use bmi_backend::Regions;
 use bmi_backend::software::{self, Exposures, Keys};
-use bmi_core::transport::{ConnId, MAX_PRIVATE_DATA, ReceivesNothing, WorkId, WorkOptions};
+use bmi_core::transport::{ConnId, MAX_PRIVATE_DATA, WorkId, WorkOptions};
 use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Segment};
 
 use crate::TcpConfig;
 use crate::frame::{Frame, HEADER, LONG_HEADER, PIECE, PREAMBLE, Preamble};
 use crate::queue_pair::QueuePair;
-use crate::receive::{Context, Inbound, Shows};
+use crate::receive::{Context, Inbound};
 
 /// A preamble and a frame.
 ///
@@ -24,7 +24,7 @@ use crate::receive::{Context, Inbound, Shows};
 pub fn frame(bytes: &[u8]) {
     if let Ok(Some(preamble)) = Preamble::decode(bytes) {
         assert!(preamble.private_len <= MAX_PRIVATE_DATA);
-        assert_eq!(Preamble::encode(preamble.greeting, preamble.private_len)[..], bytes[..PREAMBLE]);
+        assert_eq!(Preamble::encode(preamble.greeting, preamble.further, preamble.private_len)[..], bytes[..PREAMBLE]);
         (0..PREAMBLE).for_each(|len| assert_eq!(Preamble::decode(&bytes[..len]), Ok(None)));
     }
     if let Ok(Some((frame, len))) = Frame::decode(bytes) {
@@ -32,7 +32,7 @@ pub fn frame(bytes: &[u8]) {
         let (wire, again) = frame.encode();
         assert_eq!(wire[..again], bytes[..len]);
         (0..len).for_each(|len| assert_eq!(Frame::decode(&bytes[..len]), Ok(None)));
-        if let Frame::Data { here } | Frame::Reply { here, .. } = frame {
+        if let Frame::Data { here } | Frame::Reply { here, .. } | Frame::Part { here, .. } = frame {
             assert!(u64::from(here) <= PIECE);
         }
     }
@@ -82,7 +82,12 @@ impl Exposed {
 type Observed = (Vec<String>, Vec<Vec<u8>>, Option<String>);
 
 /// Passes pieces of a stream to the receiving half of a connection, with receives and reads posted.
-fn receive<'a>(config: &TcpConfig, exposed: &mut Exposed, stream: impl Iterator<Item = &'a [u8]>) -> Observed {
+fn receive<'a>(
+    config: &TcpConfig,
+    exposed: &mut Exposed,
+    (spread, further): (bool, bool),
+    stream: impl Iterator<Item = &'a [u8]>,
+) -> Observed {
     let (mut far, near) = UnixStream::pair().expect("two sockets");
     let mut memories = exposed.memories.to_vec();
     memories.iter().for_each(|memory| memory.copy_from(0, &[0; ROOM]));
@@ -91,8 +96,17 @@ fn receive<'a>(config: &TcpConfig, exposed: &mut Exposed, stream: impl Iterator<
         memories.push(memory.clone());
         exposed.regions.register(&memory).expect("register").segment(0, len)
     };
-    let conn = ConnId { slot: 0, generation: 0 };
-    let mut queues = QueuePair::new(conn, config);
+    let mut queues = QueuePair::new(ConnId { slot: 0, generation: 0 }, config);
+    if spread {
+        queues.spread_over_streams();
+    }
+    if further {
+        // Two long writes were announced on the first stream.
+        for _ in 0..2 {
+            let target = memory(ROOM);
+            queues.open_write(target, 0).expect("it has several streams");
+        }
+    }
     for work in 0..4 {
         let (short, long) = (memory(3), memory(ROOM));
         queues.post_recv(WorkId(work), &[short, long.slice(0, 0), long]).expect("post a receive");
@@ -102,20 +116,22 @@ fn receive<'a>(config: &TcpConfig, exposed: &mut Exposed, stream: impl Iterator<
         queues.post_read(WorkId(work), &[target], remote, WorkOptions::SIGNALLED).expect("post a read");
     }
     queues.commit(false);
-    let (mut inbound, mut pieces, mut events, mut end) = (Inbound::new(4 << 10), Vec::new(), Vec::new(), None);
+    let (mut inbound, mut pieces, mut events, mut end) =
+        (Inbound::new(if further { LONG_HEADER } else { 4 << 10 }), Vec::new(), Vec::new(), None);
     for bytes in stream {
         far.write_all(bytes).expect("room in the socket");
         while end.is_none() {
             let mut context = Context {
                 socket: near.as_fd(),
+                further,
+                budget: usize::MAX,
                 hangup: false,
                 queues: &mut queues,
                 exposures: &exposed.exposures,
                 pieces: &mut pieces,
                 events: &mut events,
                 limit: usize::MAX,
-                conn,
-                shows: Shows { receiver: &mut ReceivesNothing, before: usize::MAX },
+                shows: None,
             };
             match inbound.receive(&mut context) {
                 Ok(received) if received.bytes > 0 || received.more => {}
@@ -128,18 +144,20 @@ fn receive<'a>(config: &TcpConfig, exposed: &mut Exposed, stream: impl Iterator<
     (events, memories.iter().map(Memory::to_vec).collect(), end)
 }
 
-/// A stream of frames behind the handshake. The first byte is a number of cuts. As many bytes
-/// follow, each a distance from one cut to the next.
+/// A stream of frames behind the handshake. Of the first byte, five bits are a number of cuts. As
+/// many bytes follow, each a distance from one cut to the next. Bit 6 makes it the first of several
+/// streams, bit 7 a further one.
 ///
 /// The stream in pieces has the same effect as in one piece: the same completions, the same bytes
 /// in memory, the same end. Only exposed memory and memory that was posted is written.
 pub fn stream(bytes: &[u8]) {
-    let Some((cuts, rest)) = bytes.split_first() else { return };
-    let (cuts, stream) = rest.split_at(rest.len().min(usize::from(cuts & 31)));
+    let Some((kind, rest)) = bytes.split_first() else { return };
+    let (spread, further) = (kind & 0xc0 != 0, kind & 0x80 != 0);
+    let (cuts, stream) = rest.split_at(rest.len().min(usize::from(kind & 31)));
     let config = TcpConfig::scarce();
     let mut exposed = Exposed::new();
     let stream = exposed.with_keys(stream);
-    let whole = receive(&config, &mut exposed, std::iter::once(&stream[..]));
+    let whole = receive(&config, &mut exposed, (spread, further), std::iter::once(&stream[..]));
     let (mut pieces, mut rest) = (Vec::new(), &stream[..]);
     for cut in cuts {
         let (piece, behind) = rest.split_at(rest.len().min(usize::from(*cut)));
@@ -147,7 +165,7 @@ pub fn stream(bytes: &[u8]) {
         rest = behind;
     }
     pieces.push(rest);
-    let in_pieces = receive(&config, &mut exposed, pieces.into_iter());
+    let in_pieces = receive(&config, &mut exposed, (spread, further), pieces.into_iter());
     let (completions, memories, _) = &whole;
     assert!(completions.len() <= 6, "more completions than work");
     assert!(memories[0].iter().all(|byte| *byte == 0), "memory that may only be read was written");

@@ -15,6 +15,8 @@
 //! | `wire` | outgoing bytes in order: staged bytes, headers, user memory |
 //! | `receive` | from the socket to frames and their targets |
 //! | `progress` | the poll loop |
+//! | `turns` | a connection's turn to send, and to receive from several streams |
+//! | `streams` | several TCP connections for one of the transport |
 //! | `silence` | when a host counts as dead |
 //! | `vectored_io` | the two system calls of the data path, and two socket options |
 //!
@@ -42,9 +44,12 @@ mod progress;
 mod queue_pair;
 mod receive;
 mod silence;
+mod streams;
+mod turns;
 mod vectored_io;
 mod wire;
 
+use std::hash::RandomState;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
@@ -59,7 +64,8 @@ use bmi_core::transport::{
     Bed, ConnId, Event, IdleMemory, InlineReceiver, Payload, PostError, Transport, WorkId, WorkOptions, WriteTarget,
 };
 use bmi_core::{
-    Access, Capabilities, Error, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time, forward_transport,
+    Access, Capabilities, Error, ErrorKind, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment, Time,
+    forward_transport,
 };
 use mio::Token;
 use mio::net::TcpListener;
@@ -70,15 +76,17 @@ pub use config::TcpConfig;
 use bed::{Seen, TcpBed};
 use lifecycle::{Connection, Lingering, Newcomer, Phase};
 use queue_pair::QueuePair;
+use streams::MAX_STREAMS;
 use vectored_io::{EPOLL_EVENTS, MAX_PIECES, Piece};
 
 /// A token is an index with the table's number in its lowest bits.
-const TOKEN_BITS: u32 = 2;
-const TOKEN_MASK: usize = 3;
+const TOKEN_BITS: u32 = 3;
+const TOKEN_MASK: usize = 7;
 const TOKEN_CONNECTION: usize = 0;
 const TOKEN_LISTENER: usize = 1;
 const TOKEN_LINGERING: usize = 2;
 const TOKEN_WAKER: usize = 3;
+const TOKEN_STREAM: usize = 4;
 
 /// An RDMA adapter in software, over TCP.
 ///
@@ -110,6 +118,8 @@ pub struct TcpTransport {
     resolver: Resolver,
     regions: Regions,
     keys: Keys,
+    /// The secret of the tokens that further streams join with. All members of a group have it.
+    tokens: RandomState,
     deadlines: Deadlines,
     pending: EventQueue,
     /// Sockets that may have bytes.
@@ -142,7 +152,8 @@ impl TcpTransport {
     /// Returns an adapter with no connections.
     ///
     /// # Errors
-    /// `Io` or `Exhausted` if the system has no descriptor for it.
+    /// `Io` or `Exhausted` if the system has no descriptor for it. `Invalid` for a number of
+    /// streams out of bounds.
     pub fn new(config: TcpConfig) -> Result<TcpTransport, Error> {
         Ok(TcpTransport::shards(config, 1)?.remove(0))
     }
@@ -163,14 +174,26 @@ impl TcpTransport {
     /// # Errors
     /// As [`TcpTransport::new`].
     pub fn shards(config: TcpConfig, count: usize) -> Result<Vec<TcpTransport>, Error> {
+        if !(1..=MAX_STREAMS).contains(&config.streams.into()) {
+            let why = format!("TcpConfig::streams is {}, and must be from 1 to {MAX_STREAMS}", config.streams);
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+        #[expect(clippy::disallowed_methods, reason = "tokens are not to be guessed")]
+        let tokens = RandomState::new();
         let polls = (0..count).map(|_| new_poll()).collect::<Result<Vec<_>, Error>>()?;
         let wakers = polls.iter().map(|(_, waker)| waker.clone()).collect();
         let shards = Shard::group(wakers, config.limits);
-        let members = polls.into_iter().zip(shards);
-        Ok(members.map(|((poll, waker), shard)| TcpTransport::with(config.clone(), poll, waker, shard)).collect())
+        let member = |((poll, waker), shard)| TcpTransport::with(config.clone(), poll, waker, shard, tokens.clone());
+        Ok(polls.into_iter().zip(shards).map(member).collect())
     }
 
-    fn with(config: TcpConfig, poll: mio::Poll, waker: Waker, shard: Shard<Newcomer>) -> TcpTransport {
+    fn with(
+        config: TcpConfig,
+        poll: mio::Poll,
+        waker: Waker,
+        shard: Shard<Newcomer>,
+        tokens: RandomState,
+    ) -> TcpTransport {
         TcpTransport {
             capabilities: config.capabilities(),
             poll,
@@ -186,6 +209,7 @@ impl TcpTransport {
             lingering: Slab::new(),
             regions: Regions::new(software::REGIONS),
             keys: Keys::new(software::EXPOSURES),
+            tokens,
             deadlines: Deadlines::default(),
             pending: EventQueue::default(),
             ready: SlotQueue::default(),
@@ -260,8 +284,9 @@ impl Transport for TcpTransport {
         if connection.exposures.remove(key.0).is_none() {
             return;
         }
-        let under_way = connection.queues.as_ref().is_some_and(|queues| queues.replies_with(key.0))
-            || connection.inbound.writes_with(key.0);
+        let under_way =
+            connection.queues.as_ref().is_some_and(|queues| queues.replies_with(key.0) || queues.has_open_write(key.0))
+                || connection.inbound.writes_with(key.0);
         if under_way {
             self.end(conn.slot, conn, Fault::Revoked);
         }
@@ -328,7 +353,8 @@ impl Transport for TcpTransport {
 
     fn moved_bytes(&self, conn: ConnId) -> u64 {
         let Some(connection) = self.slots.find(conn) else { return 0 };
-        connection.queues.as_ref().map_or(0, |queues| queues.wire.sent()) + connection.inbound.received()
+        let first = connection.queues.as_ref().map_or(0, |queues| queues.wire.sent()) + connection.inbound.received();
+        first + connection.streams.as_ref().map_or(0, |streams| streams.moved_bytes())
     }
 
     fn release_idle(&mut self, conn: ConnId) -> IdleMemory {

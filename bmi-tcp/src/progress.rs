@@ -26,7 +26,6 @@
 //! 2. The work per connection and poll is bounded in bytes, frames and events. Connections with
 //!    remaining work stay in the lists.
 
-use std::io;
 use std::os::fd::AsFd;
 use std::task::Waker;
 use std::time::Duration;
@@ -37,7 +36,8 @@ use bmi_core::transport::{Armed, ConnId, Event, InlineReceiver, ReceivesNothing}
 
 use crate::TcpTransport;
 use crate::lifecycle::{Connection, Lingering, Phase};
-use crate::receive::{Context, Shows};
+use crate::receive::{BYTE_BUDGET, Context, Shows};
+use crate::turns::send_all;
 use crate::vectored_io::{self, EPOLL_EVENTS};
 
 /// Number of events that one poll reports before it returns.
@@ -60,8 +60,6 @@ const MANY_BYTES: usize = 16 << 10;
 const MAX_HOT: usize = 2;
 /// Number of consecutive unasked reads without bytes, after which a socket is no longer hot.
 const MAX_MISSES: u32 = 4096;
-/// Bytes that one connection may send before the others have their turn.
-const SEND_BUDGET: usize = 2 << 20;
 
 impl TcpTransport {
     pub(crate) fn progress(
@@ -218,6 +216,7 @@ impl TcpTransport {
         let index = token >> super::TOKEN_BITS;
         match token & super::TOKEN_MASK {
             super::TOKEN_CONNECTION => self.handle_readiness(index as u32, event.events as libc::c_int),
+            super::TOKEN_STREAM => self.handle_stream_readiness(index, event.events as libc::c_int),
             super::TOKEN_LISTENER => self.listeners.set_ready(index),
             super::TOKEN_LINGERING if self.lingering.get_mut(index).is_some_and(Lingering::drain) => {
                 self.lingering.remove(index);
@@ -271,6 +270,7 @@ impl TcpTransport {
                 Phase::Greeting { .. } | Phase::HalfOpen { .. } | Phase::Requested => {
                     self.receive_greeting(slot, events)
                 }
+                Phase::Established if connection.streams.is_some() => self.receive_streams(slot, events, limit, shows),
                 Phase::Established => self.receive_frames(slot, events, limit, shows),
                 Phase::Ending(_) => self.discard(slot),
             };
@@ -278,20 +278,28 @@ impl TcpTransport {
         moved
     }
 
-    fn receive_frames(&mut self, slot: u32, events: &mut Vec<Event>, limit: usize, shows: &mut Shows<'_>) -> bool {
+    #[inline(always)]
+    pub(crate) fn receive_frames(
+        &mut self,
+        slot: u32,
+        events: &mut Vec<Event>,
+        limit: usize,
+        shows: &mut Shows<'_>,
+    ) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return false };
         let (conn, before) = (connection.id, events.len());
         let mut context = Context {
             socket: stream.as_fd(),
+            further: false,
+            budget: BYTE_BUDGET,
             hangup: connection.hangup,
             queues,
             exposures: &connection.exposures,
             pieces: &mut self.pieces,
             events,
             limit,
-            conn,
-            shows: Shows { receiver: &mut *shows.receiver, before: shows.before },
+            shows: Some(Shows { receiver: &mut *shows.receiver, before: shows.before }),
         };
         match connection.inbound.receive(&mut context) {
             Ok(received) => {
@@ -319,6 +327,7 @@ impl TcpTransport {
     }
 
     /// Updates the list of hot sockets.
+    #[inline(always)]
     fn note_activity(&mut self, slot: u32, moved: bool) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         if !moved {
@@ -330,8 +339,8 @@ impl TcpTransport {
             return;
         }
         connection.misses = 0;
-        if connection.in_hot {
-            return;
+        if connection.in_hot || connection.streams.is_some() {
+            return; // further streams are not read unasked
         }
         connection.in_hot = true;
         if self.hot.len() == MAX_HOT {
@@ -347,8 +356,10 @@ impl TcpTransport {
     fn discard(&mut self, slot: u32) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let (id, Some(stream)) = (connection.id, &connection.stream) else { return false };
+        let further = connection.streams.as_mut().is_some_and(|streams| streams.discard());
         match connection.inbound.discard(stream.as_fd()) {
             Ok((false, more)) => {
+                let more = more || further;
                 if more {
                     self.ready.add(slot);
                 }
@@ -389,7 +400,7 @@ impl TcpTransport {
         let id = connection.id;
         let was_blocked = connection.blocked;
         let before = events.len();
-        match send_some(connection, &mut self.pieces) {
+        match send_all(connection, &mut self.pieces) {
             Ok(sent) => {
                 let reported = connection.queues.as_mut().is_none_or(|queues| queues.complete_sent(events, limit));
                 let blocked = connection.blocked;
@@ -400,7 +411,7 @@ impl TcpTransport {
                     connection.unsettled = true;
                     self.watch();
                 }
-                if (sent.more && !blocked) || !reported {
+                if sent.more || !reported {
                     self.dirty.add(slot);
                 } else {
                     self.finish_ending(slot, id);
@@ -427,7 +438,8 @@ impl TcpTransport {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let (Phase::Ending(ending), Some(queues)) = (&mut connection.phase, &connection.queues) else { return };
         let waiting = ending.last.is_some() || queues.wire.backlog() > 0;
-        if waiting || ending.shut {
+        let further = connection.streams.as_ref().is_some_and(|streams| ending.graceful && !streams.have_sent());
+        if waiting || further || ending.shut {
             return;
         }
         ending.shut = true;
@@ -437,76 +449,4 @@ impl TcpTransport {
             self.end(slot, id, Fault::Cancelled);
         }
     }
-}
-
-struct Sent {
-    moved: bool,
-    /// There is more output that was not tried.
-    more: bool,
-}
-
-fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>) -> io::Result<Sent> {
-    let mut sent = Sent { moved: false, more: false };
-    let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return Ok(sent) };
-    if !connection.blocked
-        && matches!(connection.phase, Phase::Established)
-        && let Some(staged) = queues.only_staged()
-    {
-        let asked = staged[0].len() + staged[1].len();
-        let staged = if staged[1].len() == 0 { &staged[..1] } else { &staged[..] };
-        // SAFETY: the wire's own bytes are not touched during the call.
-        if let Ok(n) = unsafe { vectored_io::send(stream.as_fd(), staged) } {
-            sent.moved = true;
-            if n == asked {
-                queues.complete_staged();
-                return Ok(sent);
-            }
-            queues.commit(false);
-            queues.wire.advance(n);
-            connection.blocked = true;
-        }
-        // An error comes again.
-    }
-    let mut budget = SEND_BUDGET;
-    while !connection.blocked {
-        match &mut connection.phase {
-            Phase::Established => queues.commit(false),
-            Phase::Ending(ending) => {
-                if ending.graceful {
-                    queues.commit(true);
-                }
-                if (!ending.graceful || !queues.has_uncommitted_requests())
-                    && let Some(last) = ending.last.take()
-                {
-                    queues.wire.commit_header(&last);
-                }
-            }
-            Phase::Greeting { .. } => {}
-            Phase::Dialing { .. } | Phase::HalfOpen { .. } | Phase::Requested => return Ok(sent),
-        }
-        if queues.wire.backlog() == 0 {
-            break;
-        }
-        if budget == 0 {
-            sent.more = true;
-            break;
-        }
-        queues.wire.gather(pieces);
-        let asked: usize = pieces.iter().map(vectored_io::Piece::len).sum();
-        // SAFETY: the wire's own bytes are not touched during the call. The queues hold the memory
-        // that the wire refers to (their invariant 1).
-        match unsafe { vectored_io::send(stream.as_fd(), pieces) } {
-            Ok(n) => {
-                queues.wire.advance(n);
-                queues.adapt(asked, n);
-                sent.moved = true;
-                budget = budget.saturating_sub(n);
-                connection.blocked = n < asked; // the kernel says when there is room again
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.blocked = true,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(sent)
 }

@@ -1,5 +1,5 @@
 //! The shared conformance suite over TCP on loopback: with the defaults, over IPv6 with small
-//! limits, and with adapters that inject faults.
+//! limits, over several streams, and with adapters that inject faults.
 
 use std::process::ExitCode;
 
@@ -30,10 +30,18 @@ fn little() -> Local {
     tcp("tcp, scarce", "::1", TcpConfig::scarce(), expected)
 }
 
+/// Several streams for each connection.
+fn several() -> Local {
+    let mut config = TcpConfig::default();
+    config.streams = 4;
+    tcp("tcp, streams", "127.0.0.1", config, software_capabilities())
+}
+
 fn main() -> ExitCode {
     Suite::new("tcp")
         .over("plain", ordinary)
         .over("scarce", little)
+        .over("streams", several)
         .over("troubled", || FaultyBackend::new(Box::new(ordinary()), Plan::mild(4)))
         .run()
 }

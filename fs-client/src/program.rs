@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::io::{Read, Write};
 
+use bmi::config::TcpConfig;
 use bmi::{Addr, Config, Endpoint, OpenOptions, Scheme, driver};
 
 use crate::{Endpoints, TransportChoice};
@@ -43,7 +44,9 @@ impl From<std::io::Error> for Stop {
 pub(crate) fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints, Stop> {
     let clock = driver::MonotonicClock::new();
     // The adapter in the user's manager address is this machine's, so it applies here.
-    let options = OpenOptions::default().at(manager);
+    let mut options = OpenOptions::default().at(manager);
+    // The server's setting decides.
+    options.tcp.streams = TcpConfig::MAX_STREAMS;
     let endpoint = |scheme| bmi::endpoint(scheme, &options, Config::named("pvfs"), clock);
     let first: Endpoint = endpoint(manager.scheme()).map_err(Stop::failed)?;
     let mut endpoints = Endpoints::one(manager.scheme(), first);

@@ -91,7 +91,7 @@ impl Division {
     ) -> Division {
         let mut allowed: Vec<(&mut usize, usize)> = Vec::new();
         if schemes.contains(&Scheme::Tcp) {
-            allowed.push((&mut transports.tcp.limits.max_connections, 1));
+            allowed.push((&mut transports.tcp.limits.max_connections, transports.tcp.streams.into()));
         }
         if schemes.contains(&Scheme::Ib) {
             // The socket of the side channel.

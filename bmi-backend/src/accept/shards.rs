@@ -157,7 +157,7 @@ impl<S> Shard<S> {
 
     /// Assigns a socket that this member has accepted. Returns it if this member serves it.
     /// Otherwise another member has it, and was woken.
-    pub(super) fn assign(&self, socket: S) -> Option<(S, Place)> {
+    pub fn assign(&self, socket: S) -> Option<(S, Place)> {
         let Group { members, max_waiting, .. } = &*self.group;
         if *max_waiting == 0 {
             return Some((socket, self.place()));
@@ -175,6 +175,26 @@ impl<S> Shard<S> {
     /// From now on assigns sockets to the first `members` of the group only, at least to one.
     pub fn spread(&self, members: usize) {
         self.group.taking.store(members.max(1), Ordering::Relaxed);
+    }
+
+    /// Returns the place of this member in its group.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Returns true if there are other members.
+    pub fn has_others(&self) -> bool {
+        self.group.members.len() > 1
+    }
+
+    /// Gives a socket of an existing connection to the member at `index`, which has it, and wakes
+    /// that member. The socket does not count. It is closed if there is no such member, or no room
+    /// in its queue.
+    pub fn pass(&self, index: usize, socket: S) {
+        let Some(member) = self.group.members.get(index) else { return };
+        if let Ok(waker) = member.offer(socket, Place::new(&Arc::default()), self.group.max_waiting) {
+            waker.wake();
+        }
     }
 
     /// Returns true if sockets are waiting for this member.
@@ -246,7 +266,7 @@ impl<S> Group<S> {
             if connections >= self.max_connections {
                 break;
             }
-            match member.offer(socket, self.max_waiting) {
+            match member.offer(socket, Place::new(&member.connections), self.max_waiting) {
                 Ok(waker) => {
                     waker.wake();
                     return Ok(());
@@ -269,11 +289,11 @@ impl<S> Member<S> {
 
     /// Queues a socket, and returns the waker to call. Returns the socket if the member has left or
     /// its queue is full.
-    fn offer(&self, socket: S, max_waiting: usize) -> Result<Waker, S> {
+    fn offer(&self, socket: S, place: Place, max_waiting: usize) -> Result<Waker, S> {
         let mut open = self.open();
         match open.as_mut() {
             Some(Open { queue, waker }) if queue.len() < max_waiting => {
-                queue.push_back((socket, Place::new(&self.connections)));
+                queue.push_back((socket, place));
                 self.waiting.store(queue.len(), Ordering::Relaxed);
                 Ok(waker.clone())
             }

@@ -16,12 +16,13 @@
 //! | no RDMA read (`writes_only`) | long messages are written by their sender, pulls are refused |
 //! | inline receives | short messages, and whatever may overtake them |
 //! | small limits (`scarce`) over a real adapter | messages in pieces, full queues: what moves many bytes |
+//! | several streams (`streams`) over TCP | the ways of bulk data, and its order: what moves bytes one-sidedly |
 //! | faults (`troubled`) over a real adapter | the order of events: the properties |
 //! | `by_kernel` and `changing` over shared memory | who copies: what moves bytes one-sidedly |
 //! | verbs | queue pairs, registration, real RDMA: whatever is not a short message |
 
 /// The columns: backend, and configuration. A letter stands for each in [`ROWS`].
-const COLUMNS: [(&str, &str); 17] = [
+const COLUMNS: [(&str, &str); 18] = [
     ("sim", "plain"),
     ("sim", "scarce"),
     ("sim", "writes_only"),
@@ -30,6 +31,7 @@ const COLUMNS: [(&str, &str); 17] = [
     ("sim", "troubled_inline_receives"),
     ("tcp", "plain"),
     ("tcp", "scarce"),
+    ("tcp", "streams"),
     ("tcp", "troubled"),
     ("shm", "plain"),
     ("shm", "by_kernel"),
@@ -44,34 +46,34 @@ const COLUMNS: [(&str, &str); 17] = [
 /// For each part, an `x` in the columns in which it runs.
 #[rustfmt::skip]
 const ROWS: [(&str, &str); 26] = [
-    //                             sim     tcp  shm    ib
-    //                             pswiti  pst  pkcst  pst
-    ("transport::connect",        "xxxxxx  xxx  xxxxx  xxx"),
-    ("transport::channel",        "xxxxxx  xxx  xxxxx  xxx"),
-    ("transport::inline_receive", "xxxxxx  xxx  xxxxx  xxx"),
-    ("transport::remote",         "xxxxxx  xxx  xxxxx  xxx"),
-    ("transport::immediate_access", "xxxxxx  xxx  xxxxx  xxx"),
-    ("transport::end",            "xxxxxx  xxx  xxxxx  xxx"),
-    ("transport::waiting",        "xxxxxx  xxx  xxxxx  xxx"),
-    ("transport::shards",         "xxxxxx  xxx  xxxxx  xxx"),
-    ("message::expected",         "xxxxxx  xx.  xxx..  xx."),
-    ("message::unexpected",       "xx.xx.  xx.  x....  ..."),
-    ("message::credits",          "xx.xxx  x..  x.x..  ..."),
-    ("message::deadlines",        "xxx.x.  x..  x....  ..."),
-    ("message::offered_receive",  "xx.xx.  x..  x....  x.."),
-    ("message::cancel",           "xxxxx.  x..  x....  ..."),
-    ("message::polling",          "xx.xx.  x..  x....  ..."),
-    ("message::bulk",             "xxx.x.  xx.  xxxx.  xx."),
-    ("message::immediate",        "xx..x.  x..  xx.x.  x.."),
-    ("message::fast",             "xx..x.  xx.  xxx..  x.."),
-    ("message::calls",            "xxx.x.  xx.  xxxx.  xx."),
-    ("message::late",             "xxxxx.  x..  x....  ..."),
-    ("message::peers",            "xxxxx.  xx.  x....  x.."),
-    ("message::hostile",          "xxxxxx  x..  x....  x.."),
-    ("message::memory",           "xxx.x.  x..  xx.x.  x.."),
-    ("message::recycled",         "xxx.x.  x..  xx.x.  x.."),
-    ("message::property",         "xxxxxx  xxx  xxxxx  xxx"),
-    ("message::rough",            "xxxxxx  xxx  x.x.x  ..x"),
+    //                             sim     tcp   shm    ib
+    //                             pswiti  psnt  pkcst  pst
+    ("transport::connect",        "xxxxxx  xxxx  xxxxx  xxx"),
+    ("transport::channel",        "xxxxxx  xxxx  xxxxx  xxx"),
+    ("transport::inline_receive", "xxxxxx  xxxx  xxxxx  xxx"),
+    ("transport::remote",         "xxxxxx  xxxx  xxxxx  xxx"),
+    ("transport::immediate_access", "xxxxxx  xxxx  xxxxx  xxx"),
+    ("transport::end",            "xxxxxx  xxxx  xxxxx  xxx"),
+    ("transport::waiting",        "xxxxxx  xxxx  xxxxx  xxx"),
+    ("transport::shards",         "xxxxxx  xxxx  xxxxx  xxx"),
+    ("message::expected",         "xxxxxx  xx..  xxx..  xx."),
+    ("message::unexpected",       "xx.xx.  xx..  x....  ..."),
+    ("message::credits",          "xx.xxx  x...  x.x..  ..."),
+    ("message::deadlines",        "xxx.x.  x...  x....  ..."),
+    ("message::offered_receive",  "xx.xx.  x...  x....  x.."),
+    ("message::cancel",           "xxxxx.  x...  x....  ..."),
+    ("message::polling",          "xx.xx.  x...  x....  ..."),
+    ("message::bulk",             "xxx.x.  xxx.  xxxx.  xx."),
+    ("message::immediate",        "xx..x.  x.x.  xx.x.  x.."),
+    ("message::fast",             "xx..x.  xxx.  xxx..  x.."),
+    ("message::calls",            "xxx.x.  xxx.  xxxx.  xx."),
+    ("message::late",             "xxxxx.  x...  x....  ..."),
+    ("message::peers",            "xxxxx.  xx..  x....  x.."),
+    ("message::hostile",          "xxxxxx  x...  x....  x.."),
+    ("message::memory",           "xxx.x.  x...  xx.x.  x.."),
+    ("message::recycled",         "xxx.x.  x...  xx.x.  x.."),
+    ("message::property",         "xxxxxx  xxxx  xxxxx  xxx"),
+    ("message::rough",            "xxxxxx  xxxx  x.x.x  ..x"),
 ];
 
 /// Returns the parts that have a row.

@@ -139,6 +139,8 @@ pub(crate) struct Settings {
     pub(crate) max_message: u64,
     /// Most bytes of the buffers of a case, which an interface that polls registers once.
     pub(crate) room: u64,
+    /// TCP connections for each connection over TCP; `None` is the library's default.
+    pub(crate) streams: Option<u8>,
 }
 
 impl Station {

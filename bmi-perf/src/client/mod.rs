@@ -74,6 +74,7 @@ pub(crate) struct Options {
     pub(crate) processors: Vec<usize>,
     pub(crate) device: Option<String>,
     pub(crate) server_device: Option<String>,
+    pub(crate) streams: Option<u8>,
     /// Whether the report gets a timeline.
     pub(crate) timeline: bool,
     /// Whether the last rounds, which count system calls and record timelines, are left out.
@@ -218,7 +219,8 @@ impl Run<'_> {
         stations.dedup();
         for station in stations {
             self.progress.say(&format!("connecting over {}", station.over));
-            let settings = Settings { device: self.options.server_device.clone(), max_message, room };
+            let streams = self.options.streams;
+            let settings = Settings { device: self.options.server_device.clone(), max_message, room, streams };
             self.server.ask(&Ask::Open { station, settings: settings.clone() })?;
             let addrs = match self.server.answer(PATIENCE)? {
                 Answer::Opened { addrs } if addrs.len() == station.threads as usize => addrs,
@@ -231,7 +233,7 @@ impl Run<'_> {
                     role: Role::Client { to: self.reachable(station.over, addr)? },
                     station,
                     index,
-                    settings: Settings { device: self.options.device.clone(), max_message, room },
+                    settings: Settings { device: self.options.device.clone(), ..settings.clone() },
                     processor: processor(&self.options.processors, index),
                     stop: self.server.stop.clone(),
                 };

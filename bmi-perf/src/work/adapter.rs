@@ -50,6 +50,9 @@ pub(super) fn options(settings: &Settings) -> Result<OpenOptions, Error> {
     if let Some(text) = &settings.device {
         options.ib.device = Some(device(text)?);
     }
+    if let Some(streams) = settings.streams {
+        options.tcp.streams = streams;
+    }
     Ok(options)
 }
 

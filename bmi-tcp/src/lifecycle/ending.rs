@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use bmi_backend::software::Refusal;
 use bmi_backend::{Fault, Violation};
@@ -99,7 +100,7 @@ impl TcpTransport {
             // The layer above does not know of this connection. A peer of another version learns
             // this version.
             if let (Fault::Violation(Violation::Version { .. }), Some(stream)) = (&fault, connection.stream.take()) {
-                say_last(&stream, &Preamble::encode(Greeting::Reject, 0));
+                say_last(&stream, &Preamble::encode(Greeting::Reject, 0, 0));
                 self.linger(stream);
             }
             return;
@@ -140,6 +141,7 @@ impl TcpTransport {
                     queues.abandon_replies();
                 }
                 connection.inbound.abandon();
+                connection.streams.iter_mut().for_each(|streams| streams.abandon());
                 self.dirty.add(conn.slot);
                 self.ready.add(conn.slot);
             }
@@ -177,6 +179,10 @@ impl TcpTransport {
             if connection.deadline().is_none_or(|deadline| deadline > now) {
                 continue;
             }
+            if let (Phase::Established, Some(streams)) = (&connection.phase, &mut connection.streams) {
+                streams.give_up();
+                continue;
+            }
             let id = connection.id;
             self.end(slot, id, Fault::ConnectTimeout);
         }
@@ -208,22 +214,29 @@ impl TcpTransport {
             if !std::mem::take(&mut connection.unsettled) || !matches!(connection.phase, Phase::Established) {
                 continue;
             }
-            let Some(sample) = connection.stream.as_ref().map(|stream| vectored_io::answers(stream.as_fd())) else {
-                continue;
-            };
             let id = connection.id;
-            match sample {
-                Ok(sample) if connection.silence.lasts(sample, now, self.config.peer_timeout) => {
-                    self.end(slot, id, Fault::other(ErrorKind::PeerLost, "the peer's host answers nothing"));
-                }
-                Ok(sample) => {
-                    connection.unsettled = sample.waiting;
-                    if sample.waiting {
-                        self.watch();
-                    }
-                }
+            match connection.is_silent(now, self.config.peer_timeout) {
+                Ok(true) => self.end(slot, id, Fault::other(ErrorKind::PeerLost, "the peer's host answers nothing")),
+                Ok(false) if connection.unsettled => self.watch(),
+                Ok(false) => {}
                 Err(error) => self.end(slot, id, Fault::Socket(error)),
             }
         }
+    }
+}
+
+impl Connection {
+    /// Asks the system about each socket. Returns true if the host counts as dead, and notes
+    /// whether it still owes an answer.
+    fn is_silent(&mut self, now: Time, timeout: Duration) -> io::Result<bool> {
+        let first = self.stream.as_ref().map(|stream| (stream, &mut self.silence));
+        let further = self.streams.iter_mut().flat_map(|streams| streams.iter_mut());
+        let mut silent = false;
+        for (socket, silence) in first.into_iter().chain(further.map(|stream| (&stream.socket, &mut stream.silence))) {
+            let sample = vectored_io::answers(socket.as_fd())?;
+            silent |= silence.lasts(sample, now, timeout);
+            self.unsettled |= sample.waiting;
+        }
+        Ok(silent)
     }
 }

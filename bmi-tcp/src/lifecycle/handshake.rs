@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 
 use bmi_backend::{Fault, Violation, check_private, request_gone};
 use bmi_core::Error;
-use bmi_core::transport::{ConnId, Event, MAX_PRIVATE_DATA};
+use bmi_core::transport::{ConnId, Event};
 
 use super::ending::say_last;
-use super::{Connection, Phase};
+use super::join::{JoinToken, TOKEN};
+use super::{Connection, LONGEST_GREETING, Phase};
 use crate::TcpTransport;
 use crate::frame::{BAD_PREAMBLE, Greeting, PREAMBLE, Preamble};
 use crate::queue_pair::QueuePair;
@@ -20,11 +21,15 @@ impl TcpTransport {
     pub(crate) fn receive_greeting(&mut self, slot: u32, events: &mut Vec<Event>) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let id = connection.id;
+        if matches!(connection.phase, Phase::HalfOpen { unsorted: Some(_), .. }) && !self.sort(slot) {
+            return true;
+        }
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
         let (Some(stream), inbound) = (&connection.stream, &mut connection.inbound) else { return false };
         let filled = inbound.fill(stream.as_fd());
         let early = matches!(connection.phase, Phase::Requested);
         let greeted = match filled {
-            Ok(0) if inbound.buffered().len() < PREAMBLE + MAX_PRIVATE_DATA => Err(Fault::Eof),
+            Ok(0) if inbound.buffered().len() < LONGEST_GREETING => Err(Fault::Eof),
             Ok(n) if early && n > 0 => Err(Violation::Other("it sent bytes before it was accepted").into()),
             Ok(_) => inbound.take_greeting().map_err(Fault::from),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
@@ -37,25 +42,40 @@ impl TcpTransport {
             (Ok(None), _) => {
                 self.ready.add(slot);
             }
-            (Ok(Some((Greeting::Connect, private))), Phase::HalfOpen { origin, .. })
-                if inbound.buffered().is_empty() =>
-            {
+            (
+                Ok(Some(Greeted { greeting: Greeting::Connect, private, further, .. })),
+                Phase::HalfOpen { origin, .. },
+            ) if inbound.buffered().is_empty() => {
                 self.half_open.remove(*origin, id);
                 connection.phase = Phase::Requested;
+                connection.further = further;
                 connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
                 let from = connection.peer.clone();
                 self.deadlines.refresh();
                 events.push(Event::ConnectRequest { conn: id, from, private });
                 self.ready.add(slot);
             }
-            (Ok(Some((Greeting::Accept, private))), Phase::Greeting { .. }) => {
+            (Ok(Some(Greeted { greeting: Greeting::Join, private, .. })), Phase::HalfOpen { .. })
+                if inbound.buffered().is_empty() && private.len() == TOKEN =>
+            {
+                let mut token = [0; TOKEN];
+                token.copy_from_slice(&private);
+                self.take_join(slot, JoinToken(token));
+            }
+            (Ok(Some(Greeted { greeting: Greeting::Accept, private, further, token })), Phase::Greeting { .. })
+                if further < self.config.streams =>
+            {
                 connection.inbound.grow(self.config.tuning.read_ahead.max(4 << 10));
                 connection.phase = Phase::Established;
                 self.deadlines.refresh();
                 events.push(Event::Established { conn: id, private });
                 self.ready.add(slot);
+                if let Some(token) = token {
+                    TcpTransport::spread(connection, further);
+                    self.dial_streams(id, token);
+                }
             }
-            (Ok(Some((Greeting::Reject, private))), Phase::Greeting { .. }) => {
+            (Ok(Some(Greeted { greeting: Greeting::Reject, private, .. })), Phase::Greeting { .. }) => {
                 if let Some(mut connection) = self.remove(slot) {
                     if let Some(queues) = &mut connection.queues {
                         queues.flush_all(None, |event| events.push(event));
@@ -78,7 +98,14 @@ impl TcpTransport {
         };
         connection.inbound.grow(read_ahead);
         connection.phase = Phase::Established;
-        connection.greet(Greeting::Accept, private);
+        let further = connection.further.min(self.config.streams - 1);
+        let token = JoinToken::new(&self.tokens, self.shard.index(), conn);
+        if further > 0 {
+            TcpTransport::spread(connection, further);
+            connection.greet(Greeting::Accept, further, &[private, &token.0].concat(), private.len());
+        } else {
+            connection.greet(Greeting::Accept, 0, private, private.len());
+        }
         self.dirty.add(conn.slot);
         self.ready.add(conn.slot);
         self.pending.push(Event::Established { conn, private: Box::default() });
@@ -95,7 +122,7 @@ impl TcpTransport {
             queues.flush_all(None, |event| self.pending.push(event));
         }
         if let Some(stream) = connection.stream.take() {
-            let mut bytes = Preamble::encode(Greeting::Reject, private.len()).to_vec();
+            let mut bytes = Preamble::encode(Greeting::Reject, 0, private.len()).to_vec();
             bytes.extend_from_slice(private);
             say_last(&stream, &bytes);
             self.linger(stream);
@@ -104,26 +131,42 @@ impl TcpTransport {
 }
 
 impl Connection {
-    /// Stages a preamble.
-    pub(super) fn greet(&mut self, greeting: Greeting, private: &[u8]) {
+    /// Stages a preamble, and what follows it: `private_len` bytes of private data, then the token
+    /// in an `Accept` of further streams.
+    pub(super) fn greet(&mut self, greeting: Greeting, further: u8, rest: &[u8], private_len: usize) {
         if let Some(queues) = &mut self.queues {
-            queues.wire.stage(&Preamble::encode(greeting, private.len()));
-            queues.wire.stage(private);
-            queues.wire.commit_staged(PREAMBLE + private.len());
+            queues.wire.stage(&Preamble::encode(greeting, further, private_len));
+            queues.wire.stage(rest);
+            queues.wire.commit_staged(PREAMBLE + rest.len());
         }
     }
 }
 
-/// The kind of a preamble and its private data.
-type Greeted = (Greeting, Box<[u8]>);
+/// A preamble and what follows it.
+pub(super) struct Greeted {
+    pub(super) greeting: Greeting,
+    pub(super) further: u8,
+    pub(super) private: Box<[u8]>,
+    /// In an `Accept` of further streams.
+    pub(super) token: Option<JoinToken>,
+}
 
 impl Inbound {
-    /// Takes a complete preamble and its private data from the buffer, once they have arrived.
-    fn take_greeting(&mut self) -> Result<Option<Greeted>, Violation> {
-        let Some(Preamble { greeting, private_len, .. }) = Preamble::decode(self.buffered())? else { return Ok(None) };
-        let len = PREAMBLE + private_len;
-        let Some(private) = self.buffered().get(PREAMBLE..len).map(Box::from) else { return Ok(None) };
+    /// Takes a complete greeting from the buffer, once it has arrived.
+    pub(super) fn take_greeting(&mut self) -> Result<Option<Greeted>, Violation> {
+        let Some(preamble) = Preamble::decode(self.buffered())? else { return Ok(None) };
+        let Preamble { greeting, further, private_len, .. } = preamble;
+        let rest = &self.buffered()[PREAMBLE..];
+        let Some((private, rest)) = rest.split_at_checked(private_len) else { return Ok(None) };
+        let private = Box::from(private);
+        let mut len = PREAMBLE + private_len;
+        let mut token = None;
+        if greeting == Greeting::Accept && further > 0 {
+            let Some(bytes) = rest.first_chunk() else { return Ok(None) };
+            token = Some(JoinToken(*bytes));
+            len += TOKEN;
+        }
         self.consume(len);
-        Ok(Some((greeting, private)))
+        Ok(Some(Greeted { greeting, further, private, token }))
     }
 }

@@ -9,6 +9,7 @@
 //!
 //!   listener  -> HalfOpen --preamble--> Requested --accept()--> Established
 //!                   |                       '--reject(), peer gone--> !
+//!                   |--token--> a stream of a connection ([`crate::streams`])
 //!                   '--garbage, other version, handshake_timeout, newcomer--> !   (never reported)
 //! ```
 //!
@@ -23,10 +24,11 @@
 //! 4. Queues exist from `connect` on, or from the moment when a complete valid preamble has
 //!    arrived.
 //!
-//! **Tests.** `tests/it/connection.rs`, `tests/it/hostile.rs`.
+//! **Tests.** `tests/it/connection.rs`, `tests/it/hostile.rs`, `tests/it/streams`.
 
 mod ending;
 mod handshake;
+mod join;
 mod sockets;
 
 use std::net::{IpAddr, SocketAddr};
@@ -38,17 +40,31 @@ use bmi_core::{Addr, Error, Time};
 use mio::net::TcpStream;
 
 pub(crate) use self::ending::Lingering;
+use self::join::{JoinToken, TOKEN};
 pub(crate) use self::sockets::Newcomer;
 use crate::frame::{Frame, PREAMBLE};
 use crate::queue_pair::QueuePair;
 use crate::receive::Inbound;
 use crate::silence::Silence;
+use crate::streams::Streams;
 
 /// The phase of a connection (see the module).
 pub(crate) enum Phase {
-    Dialing { candidates: Vec<SocketAddr>, private: Box<[u8]>, deadline: Time },
-    Greeting { deadline: Time },
-    HalfOpen { deadline: Time, origin: IpAddr },
+    Dialing {
+        candidates: Vec<SocketAddr>,
+        private: Box<[u8]>,
+        deadline: Time,
+    },
+    Greeting {
+        deadline: Time,
+    },
+    /// `unsorted` is the time of arrival if another member of the group may serve it, which its
+    /// first bytes tell.
+    HalfOpen {
+        deadline: Time,
+        origin: IpAddr,
+        unsorted: Option<Time>,
+    },
     Requested,
     Established,
     Ending(Ending),
@@ -67,6 +83,9 @@ pub(crate) struct Ending {
     pub(crate) shut: bool,
 }
 
+/// Bytes of the longest greeting.
+const LONGEST_GREETING: usize = PREAMBLE + MAX_PRIVATE_DATA + TOKEN;
+
 /// A connection.
 pub(crate) struct Connection {
     pub(crate) id: ConnId,
@@ -76,6 +95,12 @@ pub(crate) struct Connection {
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
     pub(crate) exposures: Exposures,
+    /// The further streams, if any were agreed.
+    pub(crate) streams: Option<Box<Streams>>,
+    /// Number of further streams that the peer asks for.
+    further: u8,
+    /// What this side joins further streams with.
+    token: Option<JoinToken>,
     /// The kernel takes no more bytes until it reports room.
     pub(crate) blocked: bool,
     /// The socket reported its end.
@@ -87,19 +112,23 @@ pub(crate) struct Connection {
     /// The peer's host may owe an answer: bytes were sent since a check found none outstanding.
     pub(crate) unsettled: bool,
     silence: Silence,
-    _place: Place,
+    /// Counts the connection, once it is assigned to this member of the group.
+    _place: Option<Place>,
 }
 
 impl Connection {
-    fn new(id: ConnId, peer: Addr, phase: Phase, place: Place) -> Connection {
+    fn new(id: ConnId, peer: Addr, phase: Phase, place: Option<Place>) -> Connection {
         Connection {
             id,
             peer,
             phase,
             stream: None,
             queues: None,
-            inbound: Inbound::new(PREAMBLE + MAX_PRIVATE_DATA),
+            inbound: Inbound::new(LONGEST_GREETING),
             exposures: Exposures::default(),
+            streams: None,
+            further: 0,
+            token: None,
             blocked: false,
             hangup: false,
             in_hot: false,
@@ -114,7 +143,9 @@ impl Connection {
     /// is placed by polls, and a poll reports what it has completed.
     pub(crate) fn release_idle(&mut self) -> bool {
         self.queues.iter_mut().for_each(|queues| queues.wire.release());
-        self.inbound.release()
+        let idle = self.streams.iter_mut().all(|streams| streams.release());
+        let idle = idle && self.queues.as_ref().is_none_or(|queues| queues.has_no_open_write());
+        self.inbound.release() && idle
     }
 
     /// Returns the deadline of the current phase, if it has one.
@@ -124,7 +155,8 @@ impl Connection {
                 Some(*deadline)
             }
             Phase::Ending(ending) => Some(ending.deadline),
-            Phase::Requested | Phase::Established => None,
+            Phase::Established => join::deadline(self),
+            Phase::Requested => None,
         }
     }
 }

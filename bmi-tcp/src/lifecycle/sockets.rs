@@ -22,9 +22,11 @@ use crate::vectored_io;
 
 /// An accepted socket that no transport has a connection for yet.
 pub(crate) struct Newcomer {
-    stream: TcpStream,
-    from: SocketAddr,
-    arrived: Time,
+    pub(super) stream: TcpStream,
+    pub(super) from: SocketAddr,
+    pub(super) arrived: Time,
+    /// The member and the connection that it joins, if another member has read its token.
+    pub(super) join: Option<(usize, ConnId)>,
 }
 
 fn tune(socket: &Socket, config: &TcpConfig) -> io::Result<()> {
@@ -57,14 +59,14 @@ fn limit_dialing(socket: &Socket, config: &TcpConfig) -> io::Result<()> {
 
 /// Lifts the limit of [`limit_dialing`]. It would end the connection to a program that does not
 /// read for a while ([`crate::silence`]).
-fn lift_limit_of_dialing(stream: &TcpStream) -> io::Result<()> {
+pub(super) fn lift_limit_of_dialing(stream: &TcpStream) -> io::Result<()> {
     if mutated("tcp/a-peer-that-does-not-read-is-dead") {
         return Ok(());
     }
     SockRef::from(stream).set_tcp_user_timeout(None)
 }
 
-fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
+pub(super) fn dial(to: SocketAddr, config: &TcpConfig) -> io::Result<TcpStream> {
     let stream = net::dial(to, |socket| {
         tune(socket, config)?;
         limit_dialing(socket, config)?;
@@ -89,7 +91,7 @@ impl TcpTransport {
         check_scheme(addr, Scheme::Tcp, "TCP")?;
         check_private(private)?;
         let phase = Phase::Dialing { candidates: Vec::new(), private: private.into(), deadline };
-        let id = self.insert(addr.clone(), phase, self.shard.place())?;
+        let id = self.insert(addr.clone(), phase, Some(self.shard.place()))?;
         if let Some(connection) = self.slots.find_mut(id) {
             connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
         }
@@ -106,7 +108,7 @@ impl TcpTransport {
     }
 
     /// Takes a slot for a new connection.
-    fn insert(&mut self, peer: Addr, phase: Phase, place: Place) -> Result<ConnId, Error> {
+    fn insert(&mut self, peer: Addr, phase: Phase, place: Option<Place>) -> Result<ConnId, Error> {
         let id = self.slots.insert(|id| Connection::new(id, peer, phase, place))?;
         let deadline = self.slots.find_mut(id).and_then(|connection| connection.deadline());
         self.deadlines.add(deadline);
@@ -159,7 +161,7 @@ impl TcpTransport {
         }
         let (private, deadline) = (std::mem::take(private), *deadline);
         connection.phase = Phase::Greeting { deadline };
-        connection.greet(Greeting::Connect, &private);
+        connection.greet(Greeting::Connect, self.config.streams - 1, &private, private.len());
         self.dirty.add(slot);
         // The event for "connected" may also have meant "readable", and is not repeated.
         self.ready.add(slot);
@@ -169,24 +171,40 @@ impl TcpTransport {
     /// accepts the connections that wait at the listeners.
     pub(crate) fn accept_sockets(&mut self) -> bool {
         let mut round = Round::new(&self.shard);
+        // A further stream goes to the member that has its connection, so it is not assigned.
+        let sorts = self.config.streams > 1 && self.shard.has_others();
+        let mut unsorted = Vec::new();
         while let Some((newcomer, place)) = round.next(&self.shard, &mut self.listeners, self.now, |listener| {
             let (stream, from) = listener.accept()?;
-            Ok(Some(Newcomer { stream, from, arrived: self.now }))
+            let newcomer = Newcomer { stream, from, arrived: self.now, join: None };
+            if !sorts {
+                return Ok(Some(newcomer));
+            }
+            unsorted.push(newcomer);
+            Ok(None)
         }) {
-            self.handle_newcomer(newcomer, place);
+            self.handle_newcomer(newcomer, Some(place));
         }
+        unsorted.into_iter().for_each(|newcomer| self.handle_newcomer(newcomer, None));
         self.deadlines.add(self.listeners.deadline());
         round.any()
     }
 
-    fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
-        let Newcomer { mut stream, from, arrived } = newcomer;
+    pub(super) fn handle_newcomer(&mut self, newcomer: Newcomer, place: Option<Place>) {
+        let Newcomer { mut stream, from, arrived, join } = newcomer;
+        if let Some((member, conn)) = join {
+            // A member that is dropped leaves its queue to others.
+            return if member == self.shard.index() {
+                self.join(conn, stream)
+            };
+        }
         let (peer, origin) = (Addr::tcp(from.ip().to_string(), from.port()), net::origin(from.ip()));
+        let unsorted = place.is_none().then_some(arrived);
         let deadline = arrived + self.config.limits.handshake_timeout;
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
             self.end(id.slot, id, Fault::MadeRoom);
         }
-        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin }, place) {
+        let id = match self.insert(peer.clone(), Phase::HalfOpen { deadline, origin, unsorted }, place) {
             Ok(id) => id,
             Err(error) => return self.deadlines.warn_closed(&peer, &error, self.now),
         };

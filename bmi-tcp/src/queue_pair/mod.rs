@@ -25,11 +25,12 @@
 
 mod outgoing;
 mod segments;
+mod spread;
 
 use std::collections::VecDeque;
 
-use bmi_backend::software::{Blame, Refusal};
-use bmi_backend::total_len;
+use bmi_backend::software::{BadRequest, Blame, Refusal};
+use bmi_backend::{Violation, total_len};
 use bmi_core::transport::{
     ConnId, Event, Payload, PostError, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget,
 };
@@ -37,6 +38,8 @@ use bmi_core::{RemoteSlice, Segment};
 
 pub(crate) use self::segments::Cursor;
 use self::segments::SegmentQueue;
+pub(crate) use self::spread::{Part, PartTarget};
+use self::spread::{Parts, SPREAD_FROM, Spread};
 use crate::config::{MAX_HEAD, MAX_INLINE, MAX_READS, TcpConfig, Tuning, WORK_LIMITS};
 use crate::frame::{Frame, LONG_HEADER, PIECE};
 use crate::wire::Wire;
@@ -60,6 +63,10 @@ struct Request {
     left: u64,
     /// The wire's position after its last byte, once that is committed.
     end: u64,
+    /// Its number among the long writes, if its bytes are spread over the streams.
+    bulk: Option<u32>,
+    /// Number of its parts that further streams have not sent.
+    pending: u32,
 }
 
 /// A read of the peer's memory.
@@ -73,6 +80,10 @@ pub(crate) struct Read {
     pub(crate) len: u64,
     /// Bytes that have not arrived yet.
     pub(crate) left: u64,
+    /// What has not arrived yet on a connection of several streams.
+    parts: Parts,
+    /// The position of its first segment.
+    first: Cursor,
 }
 
 /// A reply to a read of the peer.
@@ -82,6 +93,8 @@ struct Reply {
     segment: Segment,
     committed: usize,
     end: u64,
+    /// As in a request.
+    pending: u32,
 }
 
 /// A posted receive.
@@ -111,6 +124,8 @@ pub(crate) struct QueuePair {
     pub(crate) recv_segments: SegmentQueue,
     /// Bytes after which a round of work is long enough ([`QueuePair::adapt`]).
     round: u64,
+    /// Present if the connection has several streams.
+    spread: Option<Box<Spread>>,
 }
 
 impl QueuePair {
@@ -134,7 +149,14 @@ impl QueuePair {
             recvs: VecDeque::new(),
             recv_segments: SegmentQueue::default(),
             round: PIECE,
+            spread: None,
         }
+    }
+
+    /// Returns the name of the connection.
+    #[inline]
+    pub(crate) fn conn(&self) -> ConnId {
+        self.conn
     }
 
     // ---- incoming -------------------------------------------------------------------------------
@@ -170,14 +192,17 @@ impl QueuePair {
         told.then(|| self.event(read.work, WorkKind::Read, status, read.len, None))
     }
 
-    /// Queues the reply to a read of the peer. Returns false if the peer has too many outstanding
-    /// reads.
-    pub(crate) fn add_reply(&mut self, id: u32, key: u64, segment: Segment) -> bool {
+    /// Queues the reply to a read of the peer, unless the peer has too many outstanding reads. The
+    /// numbers are in order where they tell replies apart.
+    pub(crate) fn add_reply(&mut self, id: u32, key: u64, segment: Segment) -> Result<(), Violation> {
         if self.replies.len() >= MAX_READS {
-            return false;
+            return Err(BadRequest::TooManyReads.into());
         }
-        self.replies.push_back(Reply { id, key, segment, committed: 0, end: u64::MAX });
-        true
+        if self.spread.is_some() && self.replies.back().is_some_and(|last| id != last.id.wrapping_add(1)) {
+            return Err(Violation::Order);
+        }
+        self.replies.push_back(Reply { id, key, segment, committed: 0, end: u64::MAX, pending: 0 });
+        Ok(())
     }
 
     /// Returns true if a reply to the peer uses this exposure.
@@ -270,7 +295,18 @@ impl QueuePair {
         let len = WORK_LIMITS.check_write(head, segments, &target)?;
         let (key, addr) = (target.remote.key.0, target.remote.addr);
         let frame = Frame::Write { len, key, addr, immediate: target.immediate };
-        self.stage(WorkKind::Write, work, &frame, len, head, segments, options).map(|_| ())
+        if self.spread.is_none() || len < SPREAD_FROM || !head.is_empty() {
+            return self.stage(WorkKind::Write, work, &frame, len, head, segments, options).map(|_| ());
+        }
+        // Immediate data follows the bytes, in a write of none.
+        let last = Frame::Write { len: 0, key, addr, immediate: target.immediate }.encode();
+        let last = if target.immediate.is_some() { &last.0[..last.1] } else { &[] };
+        let announcement = Frame::Bulk { len, key, addr };
+        let request = self.stage(WorkKind::Write, work, &announcement, len, last, segments, options)?;
+        let (Some(spread), request) = (&mut self.spread, &mut self.requests[request]) else { return Ok(()) };
+        (request.left, request.bulk) = (len, Some(spread.next_write));
+        spread.next_write = spread.next_write.wrapping_add(1);
+        Ok(())
     }
 
     /// Queues a request that was checked and copies small payload. Returns the request's index in
@@ -302,6 +338,8 @@ impl QueuePair {
             cursor: self.request_segments.end(),
             left: len - head.len() as u64,
             end: u64::MAX,
+            bulk: None,
+            pending: 0,
         };
         // Half of the ring is reserved for headers, so that a queue of full depth fits.
         let copy = total_len(segments) <= COPY_LIMIT as u64 && self.wire.room() > self.wire.capacity() / 2;
@@ -330,6 +368,7 @@ impl QueuePair {
         if self.requests.len() + self.reads.len() >= self.send_depth {
             return Err(PostError::QueueFull);
         }
+        let first = self.read_segments.end();
         self.read_segments.push(segments);
         let id = self.next_read_id;
         self.next_read_id = id.wrapping_add(1);
@@ -341,6 +380,8 @@ impl QueuePair {
             segments: segments.len() as u32,
             len,
             left: len,
+            parts: Parts::of(len),
+            first,
         });
         Ok(())
     }

@@ -3,10 +3,11 @@
 use bmi_core::RemoteSlice;
 use bmi_core::transport::{Event, WorkStatus};
 
-use super::QueuePair;
+use super::{QueuePair, Request};
 use crate::config::MAX_READS;
-use crate::frame::{Frame, PIECE, piece};
+use crate::frame::{Frame, PIECE, Whole, piece};
 use crate::vectored_io::Piece;
+use crate::wire::Wire;
 
 /// The longest round of work.
 const LONGEST_ROUND: u64 = 4 * PIECE;
@@ -27,7 +28,8 @@ impl QueuePair {
             while self.wire.backlog() < turn && self.commit_request() {}
             // Otherwise no request is left.
             let requests_left = self.wire.backlog() >= turn;
-            let replied = !requests_only && self.commit_reply();
+            let replies = !requests_only && self.next_reply < self.replies.len();
+            let replied = replies && self.commit_reply(None).is_some();
             if !(requests_left || replied) || self.wire.backlog() >= self.round {
                 return;
             }
@@ -67,7 +69,12 @@ impl QueuePair {
     /// A call has a price, so a round is as long as what the system takes at once. What it leaves
     /// over is before everything that is posted later: a read or a reply must not wait behind more
     /// of it than a frame.
+    ///
+    /// With several streams it is one frame always, because others may have room for the next.
     pub(crate) fn adapt(&mut self, asked: usize, taken: usize) {
+        if self.spread.is_some() {
+            return;
+        }
         let (asked, taken) = (asked as u64, taken as u64);
         if taken < asked {
             self.round = taken.next_multiple_of(PIECE).clamp(PIECE, LONGEST_ROUND);
@@ -99,8 +106,11 @@ impl QueuePair {
     }
 
     /// Commits the next frame of the oldest request that has one. Returns false if there is none.
-    fn commit_request(&mut self) -> bool {
+    pub(super) fn commit_request(&mut self) -> bool {
         let Some(request) = self.requests.get_mut(self.next_request) else { return false };
+        if request.bulk.is_some() {
+            return self.commit_part_of_request(None).is_some();
+        }
         let here = if request.staged > 0 {
             // The first frame. `here` is the part of its payload that is not staged with the
             // header.
@@ -124,31 +134,37 @@ impl QueuePair {
         true
     }
 
-    /// Commits the next frame of the oldest reply that has one. Returns false if there is none.
-    fn commit_reply(&mut self) -> bool {
-        let Some(reply) = self.replies.get_mut(self.next_reply) else { return false };
+    /// Commits the next frame of the oldest reply that has one, to a further stream or to the first
+    /// one. Returns `None` if there is none.
+    pub(super) fn commit_reply(&mut self, further: Option<&mut Wire>) -> Option<Whole> {
+        let reply = self.replies.get_mut(self.next_reply)?;
+        let (id, whole) = (reply.id, Whole::Reply(reply.id));
         let here = piece((reply.segment.len() - reply.committed) as u64);
-        self.wire.commit_header(&Frame::Reply { here, id: reply.id });
+        let part = Frame::Part { here, offset: reply.committed as u64, whole };
+        reply.pending += u32::from(further.is_some());
+        let wire = further.unwrap_or(&mut self.wire);
+        wire.commit_header(&if self.spread.is_some() { part } else { Frame::Reply { here, id } });
         if here > 0 {
-            self.wire.commit_memory(Piece::new(reply.segment.as_ptr().wrapping_add(reply.committed), here as usize));
+            wire.commit_memory(Piece::new(reply.segment.as_ptr().wrapping_add(reply.committed), here as usize));
             reply.committed += here as usize;
         }
         if reply.committed == reply.segment.len() {
             reply.end = self.wire.committed();
             self.next_reply += 1;
         }
-        true
+        Some(whole)
     }
 
     /// Completes requests and replies whose bytes the kernel has taken, until `events` has `limit`
     /// entries. Returns false if more are waiting.
     pub(crate) fn complete_sent(&mut self, events: &mut Vec<Event>, limit: usize) -> bool {
         let sent = self.wire.sent();
-        while self.replies.front().is_some_and(|reply| reply.end <= sent) {
+        while self.replies.front().is_some_and(|reply| reply.end <= sent && reply.pending == 0) {
             self.replies.pop_front();
             self.next_reply -= 1;
         }
-        while let Some(request) = self.requests.front().filter(|request| request.end <= sent) {
+        let has_left = |request: &&Request| request.end <= sent && request.pending == 0;
+        while let Some(request) = self.requests.front().filter(has_left) {
             if events.len() >= limit {
                 return false;
             }

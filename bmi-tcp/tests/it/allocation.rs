@@ -2,7 +2,9 @@
 
 use bmi_conformance::allocation::{self, Counting};
 
-use crate::common::world;
+use bmi_tcp::TcpConfig;
+
+use crate::common::{world, world_with};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -10,6 +12,13 @@ static ALLOCATOR: Counting = Counting;
 #[test]
 fn the_data_path_allocates_nothing_in_the_steady_state() {
     allocation::data_path(&mut world());
+}
+
+#[test]
+fn several_streams_allocate_nothing_in_the_steady_state() {
+    let mut config = TcpConfig::default();
+    config.streams = 4;
+    allocation::data_path(&mut world_with(&config));
 }
 
 #[test]

@@ -15,4 +15,5 @@ mod memory;
 mod no_event_fd;
 mod remote_access;
 mod silence;
+mod streams;
 mod transfer;

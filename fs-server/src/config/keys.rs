@@ -87,6 +87,10 @@ fn keys() -> Vec<Key> {
             "a host that answers nothing is given up after about this time (up to one and a half times as long; with \
              Linux before 6.15 it may take minutes if its buffers were full), 1 to 86400 s (TCP). Programs that hang or \
              do not read keep their connections: their hosts answer. Linux itself gives up after about 15 minutes";
+        streams: written(limits.streams),
+            "TCP connections for each connection of a client or server, 1 to 16. More than one is for paths that a \
+             single flow does not fill: long ones with losses, or with a limit for each flow. Each takes a descriptor \
+             at both ends. Clients take as many as the server has";
     });
     let cache = section!("cache", CacheSection {
         service: written(cache.service),

@@ -92,6 +92,8 @@ pub struct LimitSection {
     /// A host that answers nothing for about this long is given up, in seconds (TCP). Hosts answer
     /// also for programs that do not read.
     pub peer_timeout_s: u64,
+    /// Most TCP connections for one connection of a client ([`TcpConfig::streams`]).
+    pub streams: u8,
 }
 
 impl Default for LimitSection {
@@ -104,6 +106,7 @@ impl Default for LimitSection {
             connections: DEFAULT_CONNECTIONS,
             idle_s: DEFAULT_IDLE.as_secs(),
             peer_timeout_s: tcp.peer_timeout.as_secs(),
+            streams: tcp.streams,
         }
     }
 }
@@ -301,6 +304,8 @@ idle_s = {idle}
 # A host that answers nothing is given up after about this many seconds (TCP: probes every quarter of it). Programs that hang or do
 # not read keep their connections.
 peer_timeout_s = {peer_timeout}
+# TCP connections for each client, for paths that one does not fill: long ones, or with a limit for each flow.
+streams = {streams}
 
 # How the I/O servers move data between disk and network. All of it may be left out.
 [cache]
@@ -331,6 +336,7 @@ write_through = false
             connections = limits.connections,
             idle = limits.idle_s,
             peer_timeout = limits.peer_timeout_s,
+            streams = limits.streams,
             cache_dir = cache.dir.display(),
             age = cache.age_ms,
         ))
@@ -350,7 +356,8 @@ impl LimitSection {
         within("buffers", self.buffers.0, 2 * IodSettings::default().unit as u64, 1 << 40)?;
         within("connections", self.connections as u64, 16, 1 << 20)?;
         within("idle_s", self.idle_s, 3, 24 * 3600)?;
-        within("peer_timeout_s", self.peer_timeout_s, 1, 24 * 3600)
+        within("peer_timeout_s", self.peer_timeout_s, 1, 24 * 3600)?;
+        within("streams", self.streams.into(), 1, TcpConfig::MAX_STREAMS.into())
     }
 
     /// Returns the settings of the endpoints of the server `name`.
@@ -369,6 +376,7 @@ impl LimitSection {
         options.ib.limits.max_connections = all;
         options.shm.limits.max_connections = all;
         options.tcp.peer_timeout = Duration::from_secs(self.peer_timeout_s);
+        options.tcp.streams = self.streams;
         options
     }
 

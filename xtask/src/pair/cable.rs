@@ -60,6 +60,11 @@ impl Pair {
                 let tbf = shape::tbf(link, rate, parent);
                 host.run("tc", &format!("qdisc replace dev {DEVICE} {tbf}"))?;
             }
+            // The port of a flow that differs from those of others is the client's.
+            let port = if address == CLIENT { "sport" } else { "dport" };
+            for line in link.flow_rate.iter().flat_map(|rate| shape::flows(link, *rate, parent, port, DEVICE)) {
+                host.run("tc", &line)?;
+            }
         }
         for host in [&pair.server, &pair.client] {
             host.run("ip", &format!("link set {DEVICE} up"))?;

@@ -13,6 +13,8 @@ use clap::ValueEnum;
 pub(super) struct Link {
     /// The rate. Without one, packets pass as fast as the machine can.
     pub(super) rate: Option<Rate>,
+    /// The rate of each flow, instead.
+    pub(super) flow_rate: Option<Rate>,
     /// How long a packet is in flight, beside its time at the rate.
     pub(super) delay: Duration,
     pub(super) loss: Loss,

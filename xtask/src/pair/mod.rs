@@ -66,6 +66,7 @@ Examples:
   cargo xtask pair --delay 1ms --serve 'sockperf server --tcp -i $PAIR_SERVER' \\
       -- sh -c 'sockperf ping-pong --tcp --full-rtt -i $PAIR_SERVER'
   cargo xtask pair --delay 20ms --loss 0.1% --rate 100mbit     a bad line, and a shell
+  cargo xtask pair --flow-rate 200mbit                         a path that one flow does not fill
   cargo xtask pair --keep                                      two hosts that stay
   cargo xtask pair --check                                     is the cable what it should be?
 
@@ -79,6 +80,9 @@ pub(crate) struct PairArgs {
     /// The rate of the cable in each direction [default: no limit].
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
+    /// The rate of each flow in each direction, instead: what one TCP connection reaches.
+    #[arg(long, value_name = "RATE", conflicts_with = "rate")]
+    flow_rate: Option<Rate>,
     /// How long a packet is in flight, one way.
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = link::delay)]
     delay: Duration,
@@ -164,8 +168,8 @@ fn check(root: &Path, args: &PairArgs) -> Result<u8, String> {
 
 impl PairArgs {
     fn link(&self) -> Link {
-        let PairArgs { rate, delay, loss, mtu, cable, seed, .. } = *self;
-        Link { rate, delay, loss, mtu, cable, seed }
+        let PairArgs { rate, flow_rate, delay, loss, mtu, cable, seed, .. } = *self;
+        Link { rate, flow_rate, delay, loss, mtu, cable, seed }
     }
 }
 

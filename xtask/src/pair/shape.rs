@@ -21,6 +21,11 @@
 //! leaves to TCP 1448/1514 = 95.6 % of the rate over veth, and 1448/1500 = 96.5 % over TUN. (A real
 //! cable counts 1538 bytes, and leaves 94.1 %.) [`goodput`] has the formula.
 //!
+//! **A rate for each flow: `htb`**, which every kernel with `tbf` has; `fq`, which could do it too,
+//! is rarer. A flow's class is that of [`FLOWS`] which some bits of the client's port select. Linux
+//! gives even ports to connections, one after the other with small steps, so a few connections that
+//! are made together have classes of their own. The burst is as in `tbf`.
+//!
 //! **Delay and loss: `netem`**, where the kernel has it, above `tbf`. Its `limit` is in packets.
 
 use std::time::Duration;
@@ -37,6 +42,8 @@ const LEAST: u64 = 12_500;
 const QUEUE: Duration = Duration::from_millis(50);
 /// The fewest bytes that wait: four of the kernel's largest units.
 const FEWEST_QUEUED: u64 = 4 * 65_536;
+/// Classes of flows.
+const FLOWS: u64 = 64;
 /// The header of Ethernet.
 const ETHERNET: u64 = 14;
 /// The headers of IPv4 (20) and of TCP with timestamps (32).
@@ -44,10 +51,39 @@ const HEADERS: u64 = 52;
 
 /// The arguments of `tc` behind `qdisc replace dev …` for a token bucket below `parent`.
 pub(super) fn tbf(link: &Link, rate: Rate, parent: &str) -> String {
-    let packet = u64::from(link.mtu) + ETHERNET;
-    let burst = rate.bytes_in(LATENESS).max(FEWEST * packet).max(LEAST);
+    let burst = burst(link, rate);
     let waiting = rate.bytes_in(QUEUE + 2 * link.delay).max(FEWEST_QUEUED);
     format!("{parent} tbf rate {}bit burst {burst} limit {}", rate.0, burst + waiting)
+}
+
+fn burst(link: &Link, rate: Rate) -> u64 {
+    let packet = u64::from(link.mtu) + ETHERNET;
+    rate.bytes_in(LATENESS).max(FEWEST * packet).max(LEAST)
+}
+
+/// The arguments of each call to `tc` that gives flows a rate, by their `sport` or `dport`.
+pub(super) fn flows(link: &Link, rate: Rate, parent: &str, port: &str, device: &str) -> Vec<String> {
+    let burst = burst(link, rate);
+    let class = |flow: u64| {
+        [
+            format!(
+                "class add dev {device} parent 2: classid 2:{:x} htb rate {}bit burst {burst} cburst {burst} \
+                 quantum 60000",
+                flow + 1,
+                rate.0
+            ),
+            // Bit 0 is the same for all.
+            format!(
+                "filter add dev {device} parent 2: protocol ip u32 match ip protocol 6 0xff match ip {port} {:#x} \
+                 {:#x} flowid 2:{:x}",
+                flow << 1,
+                (FLOWS - 1) << 1,
+                flow + 1
+            ),
+        ]
+    };
+    let root = format!("qdisc replace dev {device} {parent} handle 2: htb");
+    std::iter::once(root).chain((0..FLOWS).flat_map(class)).collect()
 }
 
 /// The arguments of `tc` for delay and loss at the root.
@@ -74,7 +110,7 @@ mod tests {
 
     fn link(delay_ms: u64) -> Link {
         let delay = Duration::from_millis(delay_ms);
-        Link { rate: None, delay, loss: Loss(10_000), mtu: 1500, cable: Cable::Auto, seed: 1 }
+        Link { rate: None, flow_rate: None, delay, loss: Loss(10_000), mtu: 1500, cable: Cable::Auto, seed: 1 }
     }
 
     #[test]
@@ -91,6 +127,19 @@ mod tests {
     fn a_longer_way_has_a_longer_queue() {
         let far = tbf(&link(20), Rate(1_000_000_000), "parent 1:");
         assert_eq!(far, "parent 1: tbf rate 1000000000bit burst 125000 limit 11375000");
+    }
+
+    #[test]
+    fn each_flow_has_a_class() {
+        let lines = flows(&link(0), Rate(200_000_000), "root", "sport", "d0");
+        assert_eq!(lines.len(), 129);
+        assert_eq!(lines[0], "qdisc replace dev d0 root handle 2: htb");
+        let last =
+            "class add dev d0 parent 2: classid 2:40 htb rate 200000000bit burst 25000 cburst 25000 quantum 60000";
+        assert_eq!(lines[127], last);
+        let last = "filter add dev d0 parent 2: protocol ip u32 match ip protocol 6 0xff match ip sport 0x7e 0x7e \
+                    flowid 2:40";
+        assert_eq!(lines[128], last);
     }
 
     #[test]

@@ -13,7 +13,7 @@ const SECONDS: &str = "1";
 const LIMIT: Duration = Duration::from_secs(30);
 /// A cable without limits.
 pub(super) const PLAIN: Link =
-    Link { rate: None, delay: Duration::ZERO, loss: Loss(0), mtu: 1500, cable: Cable::Auto, seed: 1 };
+    Link { rate: None, flow_rate: None, delay: Duration::ZERO, loss: Loss(0), mtu: 1500, cable: Cable::Auto, seed: 1 };
 
 /// Returns the cable to compare a delayed one with. `netem` without a delay does nothing, and the
 /// relay without a delay still takes its time.

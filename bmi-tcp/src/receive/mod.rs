@@ -18,22 +18,27 @@
 //! 2. A message in progress holds its target. A receive and a read are held by their queue. A write
 //!    is held by a segment of its own. So the memory outlives the placement of every byte.
 //! 3. While payload of a frame is outstanding after parsing (`here > 0`), the buffer is empty.
+//! 4. A frame that has to wait for another stream ([`crate::streams`]) stays in the buffer, and
+//!    nothing is read meanwhile (`held`). What it waits for has the stream looked at again.
 //!
 //! **Tests.** `tests/it/transfer.rs`, `tests/it/hostile.rs` (frames cut at every byte), the
 //! conformance suite.
+
+mod payload;
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use bmi_backend::software::{BadRequest, Exposures};
 use bmi_backend::{Fault, Violation};
+use bmi_core::Access;
 use bmi_core::mem::Pages;
-use bmi_core::transport::{ConnId, Event, InlineMessage, InlineReceiver, WorkKind, WorkStatus};
-use bmi_core::{Access, Segment};
+use bmi_core::transport::{Event, InlineMessage, InlineReceiver, WorkKind, WorkStatus};
 
+use self::payload::{Message, Owner, Target};
 use crate::frame::{BAD_HEADER, Frame, HEADER, piece, whole_message};
 use crate::queue_pair::{Cursor, QueuePair};
-use crate::vectored_io::{self, MAX_PIECES, Piece};
+use crate::vectored_io::{self, Piece};
 use crate::wire::pages;
 
 /// A payload of at least this many bytes counts as bulk.
@@ -41,24 +46,17 @@ const BULK: u32 = 32 << 10;
 /// Read-ahead during bulk transfers: the next header, and small messages after it.
 const BULK_READ_AHEAD: usize = 4 << 10;
 /// Bytes that one connection may receive before the others have their turn.
-const BYTE_BUDGET: usize = 1 << 20;
+pub(crate) const BYTE_BUDGET: usize = 1 << 20;
 /// Frames that one connection may receive before the others have their turn.
 const FRAME_BUDGET: usize = 512;
-
-/// A SEND or WRITE whose pieces are arriving.
-struct Message {
-    left: u64,
-    target: Target,
-}
-
-enum Target {
-    Recv { cursor: Cursor, len: u64 },
-    Write { segment: Segment, placed: usize, key: u64, immediate: Option<u32> },
-}
 
 /// The state that receiving uses and changes.
 pub(crate) struct Context<'a> {
     pub(crate) socket: BorrowedFd<'a>,
+    /// The socket is a further stream, which carries only parts.
+    pub(crate) further: bool,
+    /// Bytes after which the others have their turn.
+    pub(crate) budget: usize,
     /// The socket has reported its end. Read until the end.
     pub(crate) hangup: bool,
     pub(crate) queues: &'a mut QueuePair,
@@ -67,8 +65,8 @@ pub(crate) struct Context<'a> {
     pub(crate) events: &'a mut Vec<Event>,
     /// Length of `events` at which to stop.
     pub(crate) limit: usize,
-    pub(crate) conn: ConnId,
-    pub(crate) shows: Shows<'a>,
+    /// None for a further stream, which carries no messages.
+    pub(crate) shows: Option<Shows<'a>>,
 }
 
 /// Who is shown messages that are in the buffer as a whole (C16).
@@ -96,8 +94,9 @@ pub(crate) struct Inbound {
     read_ahead: usize,
     /// Payload bytes of the current frame that have not arrived.
     here: usize,
-    /// The payload belongs to the oldest read, not to the message.
-    in_reply: bool,
+    owner: Owner,
+    /// The next frame waits for another stream.
+    held: bool,
     reply_cursor: Cursor,
     message: Option<Message>,
     /// Number of bytes that have arrived in frames.
@@ -113,7 +112,8 @@ impl Inbound {
             end: 0,
             read_ahead: capacity,
             here: 0,
-            in_reply: false,
+            owner: Owner::Message,
+            held: false,
             reply_cursor: Cursor::default(),
             message: None,
             received: 0,
@@ -135,6 +135,11 @@ impl Inbound {
         matches!(&self.message, Some(Message { target: Target::Write { key: open, .. }, .. }) if *open == key)
     }
 
+    /// Returns true if the next frame waits for another stream.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
+    }
+
     /// Returns true if a message is arriving in the oldest receive.
     pub(crate) fn fills_receive(&self) -> bool {
         matches!(&self.message, Some(Message { target: Target::Recv { .. }, .. }))
@@ -142,7 +147,7 @@ impl Inbound {
 
     /// Gives back the pages of the buffer if nothing is arriving. Returns whether that is so.
     pub(crate) fn release(&mut self) -> bool {
-        let idle = self.message.is_none() && self.here == 0 && !self.in_reply && self.start == self.end;
+        let idle = self.message.is_none() && self.here == 0 && self.start == self.end;
         if idle {
             self.buf.discard();
         }
@@ -178,7 +183,7 @@ impl Inbound {
     /// Abandons the work in progress: no further byte is placed. After this only
     /// [`Inbound::discard`] may be called.
     pub(crate) fn abandon(&mut self) {
-        (self.message, self.here, self.in_reply) = (None, 0, false);
+        (self.message, self.here, self.owner, self.held) = (None, 0, Owner::Message, false);
     }
 
     /// Drops the buffered bytes and the work in progress, then reads and discards within the
@@ -204,9 +209,9 @@ impl Inbound {
         let (mut bytes, mut frames) = (0, FRAME_BUDGET);
         loop {
             if self.parse(context, &mut frames)? {
-                return Ok(Received { bytes, more: true });
+                return Ok(Received { bytes, more: !self.held });
             }
-            if bytes >= BYTE_BUDGET {
+            if bytes >= context.budget {
                 return Ok(Received { bytes, more: true });
             }
             let (direct, asked) = self.aim(context);
@@ -233,78 +238,16 @@ impl Inbound {
             }
             if n < asked && !context.hangup {
                 // The socket is empty. Later bytes cause a new event.
-                let more = self.parse(context, &mut frames)?;
-                return Ok(Received { bytes, more });
+                let stopped = self.parse(context, &mut frames)?;
+                return Ok(Received { bytes, more: stopped && !self.held });
             }
         }
     }
 
-    /// Lists the destinations of the next bytes. Returns how many bytes go directly to their
-    /// target, and the total.
-    fn aim(&mut self, context: &mut Context<'_>) -> (usize, usize) {
-        context.pieces.clear();
-        if self.here == 0 {
-            self.buf.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-            let free = &mut self.buf[self.end..self.read_ahead];
-            let asked = free.len();
-            context.pieces.push(Piece::new(free.as_mut_ptr(), asked));
-            return (0, asked);
-        }
-        debug_assert_eq!(self.start, self.end);
-        (self.start, self.end) = (0, 0);
-        let mut direct = 0;
-        let pieces = &mut *context.pieces;
-        let mut add = |segment: &Segment, offset: usize, len: usize| {
-            if pieces.len() < MAX_PIECES - 1 {
-                pieces.push(Piece::new(segment.as_ptr().wrapping_add(offset), len));
-                direct += len;
-            }
-        };
-        let mut last = true;
-        if self.in_reply {
-            let mut cursor = self.reply_cursor;
-            context.queues.read_segments.walk(&mut cursor, self.here, &mut add);
-            last = context.queues.current_read().is_none_or(|read| read.left == self.here as u64);
-        } else if let Some(Message { left, target }) = &self.message {
-            match target {
-                Target::Recv { cursor, .. } => {
-                    context.queues.recv_segments.walk(&mut cursor.clone(), self.here, &mut add);
-                }
-                Target::Write { segment, placed, .. } => add(segment, *placed, self.here),
-            }
-            last = *left == self.here as u64;
-        }
-        if direct < self.here {
-            return (direct, direct); // more pieces than one call takes
-        }
-        let tail = if last { self.read_ahead } else { HEADER };
-        context.pieces.push(Piece::new(self.buf[..tail].as_mut_ptr(), tail));
-        (direct, direct + tail)
-    }
-
-    /// Advances the current payload's target by `len` bytes that are in place.
-    fn skip(&mut self, context: &mut Context<'_>, len: usize) {
-        self.each(context.queues, len, |_, _, _| {});
-    }
-
-    /// Calls `each` with the pieces of the next `len` bytes of the target, and advances the target.
-    fn each(&mut self, queues: &QueuePair, len: usize, mut each: impl FnMut(&Segment, usize, usize)) {
-        if self.in_reply {
-            queues.read_segments.walk(&mut self.reply_cursor, len, each);
-        } else if let Some(message) = &mut self.message {
-            match &mut message.target {
-                Target::Recv { cursor, .. } => queues.recv_segments.walk(cursor, len, each),
-                Target::Write { segment, placed, .. } => {
-                    each(segment, *placed, len);
-                    *placed += len;
-                }
-            }
-        }
-    }
-
-    /// Handles the buffered bytes. Returns true if it stopped at a limit, not for lack of bytes.
+    /// Handles the buffered bytes. Returns true if it stopped at a limit or is held, not for lack
+    /// of bytes.
     fn parse(&mut self, context: &mut Context<'_>, frames: &mut usize) -> Result<bool, Fault> {
+        self.held = false;
         loop {
             let buffered = self.end - self.start;
             if self.here > 0 {
@@ -322,47 +265,67 @@ impl Inbound {
             if *frames == 0 || context.events.len() >= context.limit {
                 return Ok(true);
             }
-            if context.events.len() == context.shows.before && self.show(context) {
+            if self.show(context) {
                 *frames -= 1;
                 continue;
             }
             let Some((frame, len)) = Frame::decode(&self.buf[self.start..self.end])? else { return Ok(false) };
+            if !self.begin(context, frame)? {
+                self.held = true;
+                return Ok(true);
+            }
             self.start += len;
             *frames -= 1;
-            self.begin(context, frame)?;
         }
     }
 
     /// Shows the next message, if it is in the buffer as a whole. Returns true if it was taken.
     #[inline]
     fn show(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(shows) = context.shows.as_mut().filter(|shows| context.events.len() == shows.before) else {
+            return false;
+        };
         let Some(len) = whole_message(&self.buf[self.start..self.end]).filter(|_| self.message.is_none()) else {
             return false;
         };
-        let fits = context.queues.next_recv().is_some_and(|recv| recv.room >= len as u64);
+        let queues = &*context.queues;
+        if queues.must_wait(&Frame::Send { len: len as u64 }) {
+            return false;
+        }
+        let fits = queues.next_recv().is_some_and(|recv| recv.room >= len as u64);
         let message = InlineMessage::of(&mut self.buf[self.start + HEADER..][..len]);
-        let taken = fits && context.shows.receiver.take(context.conn, message);
+        let taken = fits && shows.receiver.take(queues.conn(), message);
         if taken {
             self.start += HEADER + len;
         }
         taken
     }
 
-    /// Copies `len` buffered bytes to their target.
-    fn copy(&mut self, context: &mut Context<'_>, len: usize) {
-        let buf = std::mem::take(&mut self.buf);
-        let mut from = self.start;
-        self.each(context.queues, len, |segment, offset, len| {
-            segment.region().memory().copy_from(segment.offset() + offset, &buf[from..from + len]);
-            from += len;
-        });
-        self.buf = buf;
-        self.start += len;
-    }
-
-    /// Checks a header, and makes the target of its payload the current one.
-    fn begin(&mut self, context: &mut Context<'_>, frame: Frame) -> Result<(), Fault> {
+    /// Checks a header, and makes the target of its payload the current one. Returns false if the
+    /// frame has to wait for another stream.
+    fn begin(&mut self, context: &mut Context<'_>, frame: Frame) -> Result<bool, Fault> {
+        if context.queues.is_spread() {
+            if context.further && !matches!(frame, Frame::Part { .. }) {
+                return Err(Violation::Order.into());
+            }
+            if context.queues.must_wait(&frame) {
+                return Ok(false);
+            }
+        }
         match frame {
+            Frame::Part { here, offset, whole } => {
+                let Some(part) = context.queues.begin_part(here, offset, whole)? else { return Ok(false) };
+                self.owner = Owner::Part(part);
+                self.expect(here);
+                if here == 0 {
+                    self.placed(context, 0);
+                }
+            }
+            Frame::Bulk { len, key, addr } => {
+                self.expect_no_message()?;
+                let segment = context.exposures.check(key, addr, len, Access::WRITE);
+                return Ok(context.queues.open_write(segment.ok_or(BadRequest::Access(WorkKind::Write, 0))?, key)?);
+            }
             Frame::Send { len } => {
                 let target = Target::Recv { cursor: context.queues.recv_segments.front(), len };
                 self.expect_no_message()?;
@@ -396,10 +359,9 @@ impl Inbound {
                     .exposures
                     .check(key, addr, len, Access::READ)
                     .ok_or(BadRequest::Access(WorkKind::Read, id))?;
-                if !context.queues.add_reply(id, key, segment) {
-                    return Err(BadRequest::TooManyReads.into());
-                }
+                context.queues.add_reply(id, key, segment)?;
             }
+            Frame::Reply { .. } if context.queues.is_spread() => return Err(Violation::Order.into()),
             Frame::Reply { here, id } => {
                 let cursor = context.queues.read_segments.front();
                 let read = context.queues.reply_to(id).ok_or(Violation::Order)?;
@@ -412,14 +374,14 @@ impl Inbound {
                 if read.len == 0 {
                     context.events.extend(context.queues.complete_read(WorkStatus::Ok));
                 } else {
-                    self.in_reply = true;
+                    self.owner = Owner::Reply;
                     self.expect(here);
                 }
             }
             Frame::Close => return Err(Fault::Closed),
             Frame::Error(refusal) => return Err(Fault::Refused(refusal)),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn expect_no_message(&self) -> Result<(), Violation> {
@@ -439,37 +401,6 @@ impl Inbound {
         self.here = here as usize;
         if here >= BULK {
             self.read_ahead = BULK_READ_AHEAD.min(self.buf.len());
-        }
-    }
-
-    /// Notes that `len` bytes of the current payload are in place.
-    fn placed(&mut self, context: &mut Context<'_>, len: usize) {
-        self.here -= len;
-        if self.in_reply {
-            self.in_reply = self.here > 0;
-            let done = context.queues.current_read().is_some_and(|read| {
-                read.left -= len as u64;
-                read.left == 0
-            });
-            if done {
-                context.events.extend(context.queues.complete_read(WorkStatus::Ok));
-            }
-        } else if let Some(message) = &mut self.message {
-            message.left -= len as u64;
-            if message.left == 0 {
-                self.finish_message(context);
-            }
-        }
-    }
-
-    fn finish_message(&mut self, context: &mut Context<'_>) {
-        let (len, immediate) = match self.message.take().map(|message| message.target) {
-            Some(Target::Recv { len, .. }) => (len, None),
-            Some(Target::Write { immediate: Some(value), .. }) => (0, Some(value)),
-            _ => return,
-        };
-        if let Some(event) = context.queues.complete_recv(WorkStatus::Ok, len, immediate) {
-            context.events.push(event);
         }
     }
 }
