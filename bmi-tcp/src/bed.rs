@@ -2,8 +2,8 @@
 //!
 //! **Protocol.** The thread asks epoll without the transport, which other threads may use
 //! meanwhile, and leaves the events in [`Seen`] for the next poll. Readiness is edge-triggered, so
-//! an event is reported once, to this thread or to a poll. Events may be old when a poll takes them.
-//! They say only what to try.
+//! an event is reported once, to this thread or to a poll. Events may be old when a poll takes
+//! them. They say only what to try.
 //!
 //! The bell is watched level-triggered: a poll by another thread that sees it leaves it as it is.
 

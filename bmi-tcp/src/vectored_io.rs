@@ -1,5 +1,6 @@
 //! The two system calls of the data path, over raw pieces of memory, the one that looks for
-//! readiness, and two socket options that no safe library has. All `unsafe` code of this crate is here and at the callers.
+//! readiness, and two socket options that no safe library has. All `unsafe` code of this crate is
+//! here and at the callers.
 //!
 //! **Why.** `std::io::IoSlice` is created from references, and a reference to memory that a peer
 //! may write is forbidden (`bmi_core::mem`).

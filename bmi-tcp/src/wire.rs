@@ -214,7 +214,8 @@ impl Wire {
     }
 }
 
-/// Returns a position in a ring of `len` bytes for one that may be beyond its end, by less than `len`.
+/// Returns a position in a ring of `len` bytes for one that may be beyond its end, by less than
+/// `len`.
 #[inline]
 fn wrap(at: usize, len: usize) -> usize {
     if at >= len { at - len } else { at }

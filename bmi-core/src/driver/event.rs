@@ -106,9 +106,9 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
 
 /// Lets the tasks run that were woken.
 ///
-/// The yield of tokio looks for events too, which is a system call. On one thread, a task that wakes
-/// itself runs after those that were woken before. If none of these has posted anything, what was
-/// woken may run only after that look.
+/// The yield of tokio looks for events too, which is a system call. On one thread, a task that
+/// wakes itself runs after those that were woken before. If none of these has posted anything, what
+/// was woken may run only after that look.
 async fn give_way<S: Threading>(endpoint: &Endpoint<S>) {
     if !S::CALLERS_PROGRESS {
         let mut woken = false;

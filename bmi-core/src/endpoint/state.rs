@@ -246,14 +246,14 @@ impl State {
     }
 
     /// Makes the progress that a driver that sleeps would have to make. The driver has to be woken
-    /// nevertheless if there is more to do, or if it would wake too late. On one thread, that is all
-    /// that there is to do: the driver is a task of the same thread, and sends what all tasks have
-    /// posted together.
+    /// nevertheless if there is more to do, or if it would wake too late. On one thread, that is
+    /// all that there is to do: the driver is a task of the same thread, and sends what all tasks
+    /// have posted together.
     ///
-    /// Other callers send once in each sleep. Who exchanges messages with a peer wakes nobody this way:
-    /// the driver wakes for the answer, and sleeps again. Who posts several messages, or does so in
-    /// several tasks, wakes the driver with the second one. While the driver is awake, posting only
-    /// adds to what its next poll sends together.
+    /// Other callers send once in each sleep. Who exchanges messages with a peer wakes nobody this
+    /// way: the driver wakes for the answer, and sleeps again. Who posts several messages, or does
+    /// so in several tasks, wakes the driver with the second one. While the driver is awake,
+    /// posting only adds to what its next poll sends together.
     ///
     /// `woken` takes the driver that has to be woken. It is there meanwhile, so that a panic wakes
     /// it.

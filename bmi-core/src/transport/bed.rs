@@ -47,7 +47,8 @@ impl Wake for Bell {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // If there is no room, bytes of earlier wakes end the sleep. Without a reader, nobody sleeps.
+        // If there is no room, bytes of earlier wakes end the sleep. Without a reader, nobody
+        // sleeps.
         let _ = (&self.0).write(&[0]);
     }
 }

@@ -202,8 +202,8 @@
 //!   - *Spreading.* Each new connection goes to the member that has fewest, of all kinds. Where
 //!     members have the same number, the one that listens has precedence. After
 //!     [`Transport::spread`] only the first members get any, and the others what finds no room
-//!     there. The member that gets the connection is woken (C11). From then on the connection is that member's alone: its name, its
-//!     memory, its keys and its events.
+//!     there. The member that gets the connection is woken (C11). From then on the connection is
+//!     that member's alone: its name, its memory, its keys and its events.
 //!   - *Independence.* A member that is not polled delays no other. Connections wait for it, in
 //!     bounded number, until it is polled or their peers give up. More than these are not assigned
 //!     to it.

@@ -1,6 +1,7 @@
 //! How connections are made and how they end: who may connect (`arrivals`), the `handshake`, what
-//! comes on a socket (`packets`), who is heard later (`offenders`), memory that a peer may reach (`exposures`), what happens when a
-//! peer dies (`ending`). `connection` has the state, and the fast paths while it is calm.
+//! comes on a socket (`packets`), who is heard later (`offenders`), memory that a peer may reach
+//! (`exposures`), what happens when a peer dies (`ending`). `connection` has the state, and the
+//! fast paths while it is calm.
 //!
 //! **Protocol** of a connection's phases; `!` marks the end.
 //!

@@ -40,8 +40,8 @@ impl QueuePair {
     /// they were posted, at most a frame's length of them, and nothing else. The pieces are valid
     /// until the wire is modified.
     ///
-    /// This is the usual case of small messages. They leave without a round of work: the queue needs
-    /// no entry for each run of bytes, and all of its requests end at once.
+    /// This is the usual case of small messages. They leave without a round of work: the queue
+    /// needs no entry for each run of bytes, and all of its requests end at once.
     #[inline]
     pub(crate) fn only_staged(&self) -> Option<[Piece; 2]> {
         let staged = self.wire.backlog() == 0

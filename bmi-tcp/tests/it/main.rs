@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod allocation;
-mod bed;
 mod calibration;
 mod common;
 mod connection;
@@ -12,8 +11,8 @@ mod handle;
 mod hostile;
 #[cfg(target_os = "linux")]
 mod memory;
-mod no_event_fd;
 mod remote_access;
 mod silence;
 mod streams;
 mod transfer;
+mod waiting;

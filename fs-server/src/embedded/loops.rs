@@ -1,9 +1,9 @@
 //! The further event loops of a server, each on a thread of its own.
 //!
 //! **Why.** One event loop uses one processor. With several, the connections of a server are spread
-//! over several processors, as far as that helps ([`Balance`]). The loops of an I/O server share the store, the buffers and the turns
-//! ([`IodParts`]). Those of a manager share the metadata of the last commit ([`ManagerLoop`]). A
-//! connection stays on its loop.
+//! over several processors, as far as that helps ([`Balance`]). The loops of an I/O server share
+//! the store, the buffers and the turns ([`IodParts`]). Those of a manager share the metadata of
+//! the last commit ([`ManagerLoop`]). A connection stays on its loop.
 //!
 //! **Protocol**
 //!

@@ -10,8 +10,8 @@
 //! requests in heaps: a loop that polls in vain also uses a processor. If it is full again in the
 //! next window, and the machine left [`FREE`] of a processor idle meanwhile, as many loops join as
 //! processors were idle, but no more than take part already. If all loops together had little to do
-//! for [`CALM`] windows, the last one leaves. While no request comes nothing is measured, so an idle
-//! server has no timer for it.
+//! for [`CALM`] windows, the last one leaves. While no request comes nothing is measured, so an
+//! idle server has no timer for it.
 //!
 //! **Connections.** New ones go to the loops that take part ([`bmi::polled::Engine`], `spread`). A
 //! connection does not change its loop. A full loop with more than its share, and one that has

@@ -84,8 +84,8 @@ impl Engine {
     /// Closes the connection that a peer has made, although it may be busy. The peer learns that
     /// what was not answered was not handled, and may repeat it over a new connection, as by
     /// [`Engine::dismiss_idle`]. The caller handles no message of the peer any more. Returns false,
-    /// and does nothing, if something would be lost: an operation, an exposure or a [`Kept`]; if the
-    /// peer cannot be told now; and while many peers are leaving.
+    /// and does nothing, if something would be lost: an operation, an exposure or a [`Kept`]; if
+    /// the peer cannot be told now; and while many peers are leaving.
     pub fn dismiss(&mut self, peer: PeerId, why: &str) -> bool {
         let Self { adapter, ops, peers, .. } = self;
         if peers.idle.leaving >= most_leaving(adapter) || engaged(ops).contains(&peer) {

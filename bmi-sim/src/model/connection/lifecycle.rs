@@ -10,9 +10,10 @@
 //!
 //! A listener may be a member of a group of transports ([`crate::Node::shards`], C17). The request
 //! then goes to the member with the fewest connections. Of several, the one that listens has
-//! precedence, then the oldest. Members that are left out ([`bmi_core::Transport::spread`]) come last. Every connection counts, in whatever state, also those that the
-//! member has begun, and those whose end the member has not polled. A request waits at its member
-//! until it is polled. If the member is dropped before that, the request goes to another one.
+//! precedence, then the oldest. Members that are left out ([`bmi_core::Transport::spread`]) come
+//! last. Every connection counts, in whatever state, also those that the member has begun, and
+//! those whose end the member has not polled. A request waits at its member until it is polled. If
+//! the member is dropped before that, the request goes to another one.
 //!
 //! The request can also end in `Rejected`, `Refused`, or at its deadline. A node that is down
 //! refuses after the detection time. An unknown node refuses after the setup time. A port without a

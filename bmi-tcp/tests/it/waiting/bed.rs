@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::task::Waker;
+use std::thread::Builder;
 use std::time::Duration;
 
 use bmi_conformance::world::completion;
@@ -62,7 +63,7 @@ fn a_poll_by_another_thread_leaves_the_bell_ringing() {
     }
     asleep(&mut world);
     let waker = bed.waker();
-    let ringing = std::thread::spawn(move || waker.wake());
+    let ringing = Builder::new().spawn(move || waker.wake()).unwrap();
     bed.sleep(Some(LONG)).unwrap();
     ringing.join().unwrap();
 }

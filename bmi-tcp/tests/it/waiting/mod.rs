@@ -1,0 +1,4 @@
+//! How a driver sleeps and is woken.
+
+mod bed;
+mod no_event_fd;
