@@ -129,11 +129,13 @@ impl TcpTransport {
 
     pub(crate) fn arm(&mut self, _waker: &Waker) -> Armed {
         // What has arrived since epoll was asked makes the descriptor readable, so it need not be
-        // asked again. There are three exceptions. A full result may be incomplete, and the rest
-        // causes no new edge for a thread that sleeps on it. What was read unasked has left its
-        // event there, for which that thread would wake in vain. And after many bytes there are
-        // probably more, which are found here for less than a sleep takes.
-        if !self.has_work() && (self.unasked > 0 || !self.all_seen || self.unasked_bytes >= MANY_BYTES) {
+        // asked again. There are four exceptions. A full result may be incomplete, and the rest
+        // causes no new edge for a thread that sleeps on it. A poll that has only sent has not seen
+        // what an edge told of before it. What was read unasked has left its event there, for which
+        // that thread would wake in vain. And after many bytes there are probably more, which are
+        // found here for less than a sleep takes.
+        let seen = self.all_seen && self.looked && self.unasked == 0 && self.unasked_bytes < MANY_BYTES;
+        if !seen && !self.has_work() {
             self.ask_epoll();
         }
         if self.has_work() || !self.all_seen {
@@ -208,7 +210,7 @@ impl TcpTransport {
 
     fn note_asked(&mut self) {
         self.to_ask = self.to_ask.saturating_sub(1);
-        (self.unasked, self.unasked_bytes, self.asked) = (0, 0, self.now);
+        (self.unasked, self.unasked_bytes, self.asked, self.looked) = (0, 0, self.now, true);
     }
 
     fn handle_event(&mut self, event: &libc::epoll_event) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bmi_conformance::world::completion;
 use bmi_core::Transport;
-use bmi_core::transport::{Armed, ConnId, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
+use bmi_core::transport::{Armed, ConnId, Event, Payload, WorkId, WorkKind, WorkOptions, WorkStatus};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::common::{World, world};
@@ -44,6 +44,34 @@ fn what_a_sleeper_has_seen_is_handled_by_the_next_poll() {
         }
         assert_eq!(world.b.transport.arm(Waker::noop()), Armed::Busy);
         assert_eq!(world.work_b(), completion(cb, number, WorkKind::Recv, WorkStatus::Ok, 4));
+    }
+}
+
+/// A poll that has sent looks for arrivals only the next time. A driver that then went to sleep, and
+/// had forgotten the edge of an arrival before that poll, was never woken for it.
+#[test]
+fn a_poll_that_only_sends_hides_no_arrival_from_a_driver() {
+    let mut world = world();
+    let (ca, cb) = world.connect();
+    for number in 0..4 {
+        let segment = world.b.memory(16).1;
+        world.b.transport.post_recv(cb, WorkId(number), &[segment]).unwrap();
+        let segment = world.a.memory(16).1;
+        world.a.transport.post_recv(ca, WorkId(number), &[segment]).unwrap();
+        asleep(&mut world);
+        send(&mut world, ca, number);
+        let fd = world.b.transport.event_fd().unwrap();
+        let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut fds, Some(&LONG.try_into().unwrap())), Ok(1));
+        // The driver has learnt of it. A task has posted something meanwhile.
+        let (now, b) = (world.now, &mut world.b);
+        b.transport.post_send(cb, WorkId(number), b"post", Payload::EMPTY, WorkOptions::SIGNALLED).unwrap();
+        b.transport.poll(now, &mut b.events);
+        let is_told = b.events.iter().any(|event| matches!(event, Event::Work(work) if work.kind == WorkKind::Recv));
+        assert!(is_told || b.transport.arm(Waker::noop()) == Armed::Busy, "it would sleep for ever");
+        world.settle();
+        world.a.events.clear();
+        world.b.events.clear();
     }
 }
 
