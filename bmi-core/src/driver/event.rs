@@ -73,7 +73,7 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
         let mut found = endpoint.find_work(now);
         loop {
             if let Some(found) = found {
-                waiter.found(&mut wait, found, now);
+                waiter.found(&mut wait, found, endpoint.now());
                 polls = polls.wrapping_add(1);
                 let yields = waiter.polls() || !S::CALLERS_PROGRESS || polls.is_multiple_of(POLLS);
                 if yields || !endpoint.is_used_alone() {

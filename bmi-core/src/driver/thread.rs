@@ -109,7 +109,7 @@ pub fn block_on<S: Threading, F: Future>(
             endpoint.find_work(now).or_else(|| ran.then_some(Found::Posted))
         };
         if let Some(found) = found {
-            waiter.found(&mut wait, found, now);
+            waiter.found(&mut wait, found, endpoint.now());
             if alarm.is_ready() {
                 continue;
             }
