@@ -47,8 +47,8 @@ fn what_a_sleeper_has_seen_is_handled_by_the_next_poll() {
     }
 }
 
-/// A poll that has sent looks for arrivals only the next time. A driver that then went to sleep, and
-/// had forgotten the edge of an arrival before that poll, was never woken for it.
+/// A poll that has sent looks for arrivals only the next time. A driver that then went to sleep,
+/// and had forgotten the edge of an arrival before that poll, was never woken for it.
 #[test]
 fn a_poll_that_only_sends_hides_no_arrival_from_a_driver() {
     let mut world = world();
