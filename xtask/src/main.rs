@@ -195,7 +195,11 @@ mod tests {
     fn the_command_line_is_well_formed_and_every_option_is_parsed() {
         super::Cli::command().debug_assert();
         let values = [("only", "fmt"), ("bench", "bmi-perf"), ("env", "NAME=VALUE"), ("width", "1.1")];
-        let values = [&values[..], &[("rate", "1gbit"), ("delay", "1ms"), ("loss", "1%"), ("mtu", "1500")]].concat();
+        let values = [
+            &values[..],
+            &[("rate", "1gbit"), ("flow-rate", "1gbit"), ("delay", "1ms"), ("loss", "1%"), ("mtu", "1500")],
+        ]
+        .concat();
         let values = [&values[..], &[("bound", "1.1"), ("exact-bound", "1.1")]].concat();
         assert!(testbed::cli::every_option::<super::Cli>(&values) >= 25);
     }

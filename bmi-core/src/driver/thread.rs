@@ -102,6 +102,8 @@ pub fn block_on<S: Threading, F: Future>(
         // What has come since that poll ends the sleep, so there is no second look for it.
         let now = endpoint.now();
         let found = if ran && polled {
+            // A future that is ready again and again must not hide what arrives.
+            polled = false;
             endpoint.send_posted(now);
             Some(Found::Posted)
         } else {

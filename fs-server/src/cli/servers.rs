@@ -58,6 +58,7 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neigh
         endpoint: config.limits.endpoint(name),
         limits: config.limits.service(),
         threads: config.limits.threads,
+        balance: true,
         waiting: Waiting::default(),
         sharers: 1,
     }

@@ -53,6 +53,9 @@ pub struct ClusterOptions {
     /// Number of event loops of each server, each on a thread of its own. In the simulator, that of
     /// the manager: the I/O servers have those of `SimCluster::start_on_cores`.
     pub threads: usize,
+    /// Event loops take part as they are needed. Otherwise all do from the beginning. Not used in
+    /// the simulator.
+    pub balance: bool,
     /// How each server waits for requests. Not used in the simulator.
     pub waiting: Waiting,
     /// Memory settings of the I/O servers.
@@ -88,6 +91,7 @@ impl Default for ClusterOptions {
             endpoint: bmi::Config::default().evict_idle_after(Some(DEFAULT_IDLE)),
             limits: Limits::default(),
             threads: 1,
+            balance: true,
             waiting: Waiting::default(),
             iod: IodSettings::default(),
             service: Service::Normal,

@@ -277,6 +277,7 @@ fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -
         endpoint: options.endpoint(name),
         limits: options.limits,
         threads: options.threads,
+        balance: options.balance,
         waiting: options.waiting,
         // The servers, the manager among them, and the program.
         sharers: options.iods + 2,

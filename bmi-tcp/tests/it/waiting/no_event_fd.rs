@@ -1,12 +1,14 @@
 //! Drivers over a transport without an event fd: they sleep until its waker is called (C11).
 
+use std::future::{Future, poll_fn};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::pin::pin;
 use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
 use bmi_core::driver::{MonotonicClock, Waiting, event, thread as on_thread};
-use bmi_core::transport::Armed;
+use bmi_core::transport::{Armed, Bed};
 use bmi_core::{
     Addr, Capabilities, Clock, Config, Endpoint, Engine, Error, ErrorKind, Memory, Options, PeerEvent, Posted,
     Transport, forward_transport,
@@ -57,7 +59,11 @@ impl Transport for WithoutFd {
         None
     }
 
-    forward_transport!(self => self.inner; except capabilities, arm, event_fd);
+    forward_transport!(self => self.inner; except capabilities, arm, event_fd, bed);
+
+    fn bed(&self) -> Result<Option<Box<dyn Bed>>, Error> {
+        Ok(None)
+    }
 }
 
 fn endpoint(name: &str) -> Endpoint {
@@ -92,6 +98,35 @@ fn tokio_and_a_thread_sleep_until_the_waker_is_called() {
     });
     event::block_on(server.clone(), echo(&server)).unwrap().unwrap();
     assert_eq!(client.unwrap().join().unwrap().unwrap(), b"hello");
+}
+
+/// A future that woke itself in each turn kept the thread from looking for what had arrived.
+#[test]
+fn a_future_that_is_always_ready_hides_no_arrival() {
+    let server = endpoint("server");
+    let addr = server.listen(&Addr::tcp("127.0.0.1", 0)).unwrap();
+    let client = thread::Builder::new().spawn(move || {
+        let client = endpoint("client");
+        let work = async {
+            let soon = client.within(PATIENCE);
+            let peer = client.connect(&addr, soon).await?;
+            peer.send_unexpected(3, b"hello".to_vec(), soon).await?;
+            peer.recv(3, vec![0; 8], soon).await
+        };
+        on_thread::block_on(&client, Waiting::Event, work).unwrap()
+    });
+    let impatient = async {
+        let mut echoed = pin!(echo(&server));
+        let late = server.now() + PATIENCE;
+        poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            assert!(server.now() < late, "nothing has arrived");
+            echoed.as_mut().poll(cx)
+        })
+        .await
+    };
+    on_thread::block_on(&server, Waiting::Event, impatient).unwrap().unwrap();
+    assert!(client.unwrap().join().unwrap().is_ok());
 }
 
 #[test]

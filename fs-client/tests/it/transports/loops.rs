@@ -33,7 +33,8 @@ fn clients_on_several_loops(scheme: Scheme) {
     /// Bytes that a client writes in a round: an inline write, or a transfer in several units.
     const LENGTHS: [usize; 3] = [1000, 70_000, 1_500_000];
     let dir = tempfile::tempdir().unwrap();
-    let cluster = ClusterOptions { over: vec![scheme], threads: 3, ..ClusterOptions::with_iods(2) };
+    let all = ClusterOptions { balance: false, threads: 3, ..ClusterOptions::with_iods(2) };
+    let cluster = ClusterOptions { over: vec![scheme], ..all };
     let mut servers = EmbeddedCluster::start(dir.path().join("data"), cluster).unwrap();
     let manager = servers.manager().clone();
     with_client(scheme, &manager, options(), async |client| {

@@ -83,6 +83,8 @@ pub(crate) struct Server {
     pub(crate) limits: Limits,
     /// Number of event loops, each on a thread of its own.
     pub(crate) threads: usize,
+    /// They take part as they are needed.
+    pub(crate) balance: bool,
     /// How the server waits for requests.
     pub(crate) waiting: Waiting,
     /// Number of servers that share the process's limit of file descriptors, with this one.
@@ -169,7 +171,7 @@ impl Server {
     /// Returns true if loops take part as they are needed. Loops that poll without end have
     /// processors of their own.
     fn is_balanced(&self) -> bool {
-        self.threads > 1 && self.waiting != Waiting::Busy
+        self.balance && self.threads > 1 && self.waiting != Waiting::Busy
     }
 
     fn identity(&self, label: &Label, start: fs_proto::Start, addrs: Vec<Addr>) -> Identity {
