@@ -424,7 +424,8 @@ impl TcpTransport {
                 // The peer's last message may still be in the socket. It tells more than this
                 // error.
                 tracing::debug!(%error, "sending failed; reading what is left");
-                if !connection.blocked {
+                // The first stream may have become blocked before another one failed.
+                if !was_blocked {
                     connection.blocked = true;
                     self.blocked += 1;
                 }
