@@ -7,8 +7,8 @@
 //!                  -> accept, receive from the newcomers -> send
 //! ```
 //!
-//! A poll that has sent does not look, unless the one before it did not look either: an answer takes
-//! longer than a poll. Before a sleep, epoll is asked if the last poll has not looked.
+//! A poll that has sent does not look, unless the one before it did not look either: an answer
+//! takes longer than a poll. Before a sleep, epoll is asked if the last poll has not looked.
 //!
 //! Accepting comes after receiving, because a newcomer may take the place of a half-open socket
 //! whose preamble has arrived.
