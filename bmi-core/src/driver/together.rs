@@ -166,6 +166,7 @@ mod tests {
 
     /// Only timers and tasks of the runtime end this one.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a timer of the runtime is what must not be stopped")]
     fn a_part_that_is_always_awake_stops_nothing_else() {
         let awake = poll_fn(|cx| {
             cx.waker().wake_by_ref();
@@ -184,7 +185,8 @@ mod tests {
         let runtime = Builder::new_current_thread().build().expect("a runtime");
         for turns in 0..2_000_u32 {
             let (send, mut receive) = tokio::sync::mpsc::unbounded_channel();
-            let other = thread::spawn(move || (0..turns % 5).for_each(|number| send.send(number).expect("a receiver")));
+            let sends = move || (0..turns % 5).for_each(|number| send.send(number).expect("a receiver"));
+            let other = thread::Builder::new().spawn(sends).expect("a thread");
             let work = std::pin::pin!(async {
                 let mut all = 0;
                 while receive.recv().await.is_some() {
