@@ -68,9 +68,9 @@ impl GridDimension {
         let whole = behind / round + u64::from(behind % round >= block);
         let rest = if behind % round >= block { 0 } else { behind % round };
         let at = |element: u64| displacement(i128::from(element).checked_mul(stride));
-        let one = builder.repeat(old, block, stride)?;
         let mut items = Vec::with_capacity(2);
         if whole > 0 {
+            let one = builder.repeat(old, block, stride)?;
             let distance = i128::from(round).checked_mul(stride).ok_or_else(|| too_large("an array"))?;
             items.push((at(start)?, builder.repeat(one, whole, distance)?));
         }

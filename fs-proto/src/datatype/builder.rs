@@ -78,9 +78,9 @@ fn size(value: Option<u64>) -> Result<u64, FsError> {
     value.filter(|value| *value <= MAX_DISPLACEMENT as u64).ok_or_else(|| too_large("a type of more than 2^62 bytes"))
 }
 
-/// Returns the lowest and highest displacement that `count` instances have, `stride` apart, of
-/// something that has `low` and `high`.
-fn spread((low, high): (i64, i64), count: u64, stride: i128) -> Result<(i64, i64), FsError> {
+/// Returns the lowest and highest displacement of `count` instances, `stride` apart, of something
+/// that has `low` and `high`.
+pub(super) fn spread((low, high): (i64, i64), count: u64, stride: i128) -> Result<(i64, i64), FsError> {
     let shift = displacement(stride.checked_mul(i128::from(count) - 1))?;
     Ok((sum(low, shift.min(0))?, sum(high, shift.max(0))?))
 }
@@ -301,7 +301,6 @@ impl Builder {
 
     fn list_info(&self, entries: &[(i64, Part)]) -> Result<Info, FsError> {
         let mut whole = Info { pieces: 0, ..Info::bytes(0) };
-        let mut hulls = Vec::with_capacity(entries.len());
         for (at, part) in entries {
             let one = self.info(*part);
             let (low, high) = (sum(*at, one.low)?, sum(*at, one.high)?);
@@ -312,10 +311,11 @@ impl Builder {
             whole.depth = whole.depth.max(one.depth);
             (whole.low, whole.high) = (whole.low.min(low), whole.high.max(high));
             whole.tail = at + one.tail;
-            hulls.push((low, high));
         }
         whole.depth += 1;
         if !whole.ascending {
+            let hull = |(at, part): &(i64, Part)| (at + self.info(*part).low, at + self.info(*part).high);
+            let mut hulls: Vec<_> = entries.iter().map(hull).collect();
             hulls.sort_unstable();
             whole.disjoint &= hulls.windows(2).all(|pair| pair[0].1 <= pair[1].0);
         }

@@ -58,17 +58,13 @@ impl Datatype {
     /// that.
     pub fn cursor(&self, count: u64, base: u64) -> Result<Cursor, FsError> {
         let outside = || too_large(format!("{count} instances of a type at {base} exceed all offsets"));
-        let total = self.size().checked_mul(count).filter(|total| *total <= MAX_OFFSET).ok_or_else(outside)?;
-        if total == 0 {
-            return Ok(Cursor::new(self, 0, 0, 0));
-        }
-        let low = i128::from(base) + i128::from(self.true_lb());
-        let shift = i128::from(self.extent()).checked_mul(i128::from(count) - 1).ok_or_else(outside)?;
-        let end = low + shift + i128::from(self.true_extent());
-        if low < 0 || end > i128::from(MAX_OFFSET) {
+        let (low, high) = self.true_bounds(count)?;
+        let start = base.checked_add_signed(low).ok_or_else(outside)?;
+        if start.checked_add(high.abs_diff(low)).is_none_or(|end| end > MAX_OFFSET) {
             return Err(outside());
         }
-        Ok(Cursor::new(self, count, (i128::from(base) + i128::from(self.origin)) as i64, total))
+        let end = self.size().checked_mul(count).filter(|end| *end <= MAX_OFFSET).ok_or_else(outside)?;
+        Ok(Cursor::new(self, count, base.wrapping_add_signed(self.origin) as i64, end))
     }
 }
 

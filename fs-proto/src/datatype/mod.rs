@@ -61,6 +61,7 @@ mod wire;
 
 use std::sync::Arc;
 
+use self::builder::spread;
 use self::table::{Info, Part, Table};
 use crate::error::{ErrorCode, FsError};
 
@@ -74,6 +75,23 @@ static NO_NODES: Table = Table { nodes: Vec::new(), entries: Vec::new() };
 /// A datatype of MPI: bytes at displacements from a base, in order, and the bounds within which the
 /// next instance follows. Cheap to clone. Types are equal if their normal forms are equal: they
 /// then have the same bytes in the same order, and the same bounds.
+///
+/// ```
+/// use fs_proto::{Datatype, Order, Region};
+///
+/// # fn main() -> Result<(), fs_proto::FsError> {
+/// // Rows 1 and 2 and columns 4 to 7 of a matrix of 3 by 10 integers.
+/// let tile = Datatype::subarray(&[3, 10], &[2, 4], &[1, 4], Order::C, &Datatype::INT32)?;
+/// assert_eq!((tile.size(), tile.extent(), tile.pieces()), (32, 120, 2));
+///
+/// let mut pieces = [Region::new(0, 0); 16];
+/// let mut cursor = tile.cursor(1, 1000)?;
+/// cursor.seek(8);
+/// assert_eq!(cursor.next_batch(&mut pieces, u64::MAX), 2);
+/// assert_eq!(pieces[..2], [Region::new(1064, 8), Region::new(1096, 16)]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datatype {
     /// Lower and upper bound, if they were set: by [`Datatype::resized`] and for arrays.
@@ -137,6 +155,18 @@ impl Datatype {
     /// Returns the distance from the lowest byte to the end of the highest one.
     pub fn true_extent(&self) -> u64 {
         self.info.high.abs_diff(self.info.low)
+    }
+
+    /// Returns the displacement of the lowest byte of `count` instances, and the one after the highest
+    /// byte. Both are 0 if there are no bytes.
+    ///
+    /// # Errors
+    /// `TooLarge` for displacements of 2^62 or more.
+    pub fn true_bounds(&self, count: u64) -> Result<(i64, i64), FsError> {
+        if count == 0 || self.size() == 0 {
+            return Ok((0, 0));
+        }
+        spread((self.true_lb(), self.true_ub()), count, self.extent().into())
     }
 
     /// Returns the number of pieces of one instance.

@@ -209,9 +209,11 @@ fn pieces_are_within_the_offsets() {
     assert!(byte.cursor(1, MAX_OFFSET - 1).is_ok());
     assert!(byte.cursor(1, MAX_OFFSET).is_err() && byte.cursor(2, MAX_OFFSET - 1).is_err());
     assert!(byte.cursor(u64::MAX, 0).is_err() && byte.cursor(1, u64::MAX).is_err());
-    let sparse = Datatype::resized(0, MAX_DISPLACEMENT, &byte).unwrap();
+    let sparse = Datatype::resized(0, MAX_DISPLACEMENT - 1, &byte).unwrap();
     assert!(sparse.cursor(u64::MAX, 0).is_err() && sparse.cursor(2, 0).is_ok());
-    assert_eq!(byte.cursor(0, u64::MAX).unwrap().remaining(), 0);
+    assert_eq!(byte.cursor(0, MAX_OFFSET).unwrap().remaining(), 0);
+    assert_eq!(backwards.true_bounds(2).unwrap(), (-16, 24));
+    assert_eq!(sparse.true_bounds(3).unwrap_err().code, ErrorCode::TooLarge);
 }
 
 #[test]
