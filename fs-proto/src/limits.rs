@@ -27,8 +27,8 @@ pub const MAX_ADDRS: usize = 8;
 pub const MAX_HOST: usize = 64;
 /// Largest offset in a file or datafile: the largest that the underlying systems can address.
 pub const MAX_OFFSET: u64 = i64::MAX as u64;
-/// Largest displacement, size and extent in a datatype. The difference of two displacements is still
-/// a number of 64 bits with a sign.
+/// Largest displacement, size and extent in a datatype. The difference of two displacements is
+/// still a number of 64 bits with a sign.
 pub const MAX_DISPLACEMENT: i64 = i64::MAX / 2;
 /// Most levels of a datatype in normal form: two for each dimension of a distributed array of up to
 /// 16 dimensions. A cursor has a frame of 24 bytes for each.

@@ -82,8 +82,8 @@ impl GridDimension {
 }
 
 impl Datatype {
-    /// Returns a box of an array of `sizes` elements in each dimension: `subsizes` elements in each,
-    /// beginning with `starts`. The bounds are those of the whole array.
+    /// Returns a box of an array of `sizes` elements in each dimension: `subsizes` elements in
+    /// each, beginning with `starts`. The bounds are those of the whole array.
     ///
     /// # Errors
     /// `Invalid` unless all lists have the same length, which is not 0, and the box is not empty
@@ -110,8 +110,8 @@ impl Datatype {
     }
 
     /// Returns the elements of an array that the process `rank` has. Ranks count through the grid
-    /// with the last dimension as the fastest, in either order of the array. The bounds are those of
-    /// the whole array.
+    /// with the last dimension as the fastest, in either order of the array. The bounds are those
+    /// of the whole array.
     ///
     /// # Errors
     /// `Invalid` if there is no dimension or no such rank, or if a dimension has no processes, does

@@ -50,8 +50,8 @@ pub struct Cursor {
 }
 
 impl Datatype {
-    /// Returns a cursor over `count` instances, of which the first one has displacement 0 at `base`.
-    /// For memory, `base` is where MPI's buffer begins in the memory that the pieces index.
+    /// Returns a cursor over `count` instances, of which the first one has displacement 0 at
+    /// `base`. For memory, `base` is where MPI's buffer begins in the memory that the pieces index.
     ///
     /// # Errors
     /// `TooLarge` if a byte is below 0 or beyond [`MAX_OFFSET`], or if the stream is longer than

@@ -157,8 +157,8 @@ impl Datatype {
         self.info.high.abs_diff(self.info.low)
     }
 
-    /// Returns the displacement of the lowest byte of `count` instances, and the one after the highest
-    /// byte. Both are 0 if there are no bytes.
+    /// Returns the displacement of the lowest byte of `count` instances, and the one after the
+    /// highest byte. Both are 0 if there are no bytes.
     ///
     /// # Errors
     /// `TooLarge` for displacements of 2^62 or more.

@@ -45,7 +45,7 @@ enum WireNode<'a> {
     List(#[serde(borrow, serialize_with = "as_bytes")] Cow<'a, [u8]>),
 }
 
-fn as_bytes<S: Serializer>(bytes: &Cow<'_, [u8]>, serializer: S) -> Result<S::Ok, S::Error> {
+fn as_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bytes(bytes)
 }
 

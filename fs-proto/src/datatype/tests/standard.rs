@@ -82,7 +82,7 @@ fn a_subarray_in_both_orders() {
     assert_eq!(pieces(&cube), [(96, 8), (112, 8), (160, 8), (176, 8)]);
 }
 
-/// `DISTRIBUTE FILEARRAY(CYCLIC(10), *, BLOCK)` of 100 by 200 by 300 elements over 2 by 3 processes.
+/// `DISTRIBUTE FILEARRAY(CYCLIC(10), *, BLOCK)`: 100 by 200 by 300 elements, 2 by 3 processes.
 #[test]
 fn a_distributed_array_of_the_standard() {
     let dimension = |elements, distribute, processes| GridDimension { elements, distribute, processes };
