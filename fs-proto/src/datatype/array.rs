@@ -77,7 +77,7 @@ impl GridDimension {
         if rest > 0 {
             items.push((at(start + whole * round)?, builder.repeat(old, rest, stride)?));
         }
-        builder.list(&items)
+        builder.list(items.into_iter().map(Ok))
     }
 }
 
@@ -105,7 +105,7 @@ impl Datatype {
             }
             let line = builder.repeat(old, subsize, stride)?;
             let start = displacement(stride.checked_mul(start.into()))?;
-            builder.list(&[(start, line)])
+            builder.list([Ok((start, line))].into_iter())
         })
     }
 

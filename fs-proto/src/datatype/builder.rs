@@ -61,17 +61,18 @@ pub(super) struct Builder {
     work: usize,
 }
 
+fn checked(value: Option<i64>) -> Result<i64, FsError> {
+    let in_range = |value: &i64| value.unsigned_abs() <= MAX_DISPLACEMENT as u64;
+    value.filter(in_range).ok_or_else(|| too_large("a displacement in a type exceeds 2^62"))
+}
+
 /// Checks a displacement.
 pub(super) fn displacement(value: Option<i128>) -> Result<i64, FsError> {
-    let in_range = |value: &i64| value.unsigned_abs() <= MAX_DISPLACEMENT as u64;
-    value
-        .and_then(|value| i64::try_from(value).ok())
-        .filter(in_range)
-        .ok_or_else(|| too_large("a displacement in a type exceeds 2^62"))
+    checked(value.and_then(|value| i64::try_from(value).ok()))
 }
 
 fn sum(a: i64, b: i64) -> Result<i64, FsError> {
-    displacement(Some(i128::from(a) + i128::from(b)))
+    checked(a.checked_add(b))
 }
 
 fn size(value: Option<u64>) -> Result<u64, FsError> {
@@ -167,32 +168,36 @@ impl Builder {
     }
 
     /// Returns types at displacements, one after the other.
-    pub(super) fn list(&mut self, items: &[(i64, Body)]) -> Result<Body, FsError> {
+    pub(super) fn list(
+        &mut self,
+        items: impl ExactSizeIterator<Item = Result<(i64, Body), FsError>>,
+    ) -> Result<Body, FsError> {
         let mut marks: Option<(i64, i64)> = None;
         let mut entries = Vec::with_capacity(items.len());
-        for (at, body) in items {
+        for item in items {
+            let (at, body) = item?;
             if let Some((lb, ub)) = body.marks {
-                let (lb, ub) = (sum(*at, lb)?, sum(*at, ub)?);
+                let (lb, ub) = (sum(at, lb)?, sum(at, ub)?);
                 marks = Some(marks.map_or((lb, ub), |(low, high)| (low.min(lb), high.max(ub))));
             }
             if let Some((origin, part)) = body.place {
-                entries.push((sum(*at, origin)?, part));
+                entries.push((sum(at, origin)?, part));
             }
         }
-        let entries = joined(self.flat(entries)?)?;
+        let mut entries = joined(self.flat(entries)?)?;
         let place = match entries[..] {
             [] => None,
             [single] => Some(single),
             [(origin, part), (second, _), ..] => {
-                let step = displacement(Some(i128::from(second) - i128::from(origin)))?;
+                // Differences of displacements fit.
+                let step = second - origin;
                 let is_regular = entries.iter().all(|entry| entry.1 == part)
-                    && entries.windows(2).all(|pair| i128::from(pair[1].0) - i128::from(pair[0].0) == step.into());
+                    && entries.windows(2).all(|pair| pair[1].0 - pair[0].0 == step);
                 let whole = if is_regular {
                     self.repeat_part(part, entries.len() as u64, step)?
                 } else {
-                    let moved = entries.into_iter().map(|(at, part)| Ok((sum(at, -origin)?, part)));
-                    let list = moved.collect::<Result<_, FsError>>()?;
-                    Part::Node(self.intern(Form::List(list))?)
+                    entries.iter_mut().for_each(|(at, _)| *at -= origin);
+                    Part::Node(self.intern(Form::List(entries))?)
                 };
                 Some((origin, whole))
             }
@@ -358,10 +363,14 @@ impl Builder {
                 Shape::Loop { count: *count, stride: *stride, part: self.copy(*part, table, moved) }
             }
             Form::List(entries) => {
-                let parts: Vec<Part> = entries.iter().map(|(_, part)| self.copy(*part, table, moved)).collect();
+                for (_, part) in entries {
+                    self.copy(*part, table, moved);
+                }
                 let first = table.entries.len() as u32;
+                table.entries.reserve(entries.len());
                 let mut before = 0;
-                for ((displacement, _), part) in entries.iter().zip(parts) {
+                for (displacement, part) in entries {
+                    let part = self.copy(*part, table, moved);
                     table.entries.push(Entry { displacement: *displacement, before, part });
                     before += table.size(part);
                 }

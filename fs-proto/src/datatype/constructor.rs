@@ -66,7 +66,7 @@ impl Datatype {
             let body = builder.import(datatype)?;
             items.push((*at, builder.repeat(body, *blocklength, datatype.extent().into())?));
         }
-        let whole = builder.list(&items)?;
+        let whole = builder.list(items.into_iter().map(Ok))?;
         builder.finish(whole)
     }
 
@@ -91,7 +91,7 @@ impl Datatype {
             items.push((0, Body { marks: None, place: Some((at, Part::Bytes(region.len))) }));
         }
         let mut builder = Builder::default();
-        let whole = builder.list(&items)?;
+        let whole = builder.list(items.into_iter().map(Ok))?;
         builder.finish(whole)
     }
 }
@@ -126,6 +126,6 @@ fn list(blocks: impl Iterator<Item = (u64, i64)>, unit: u64, old: &Datatype) -> 
                 items.push((displacement(Some(i128::from(at) * i128::from(unit)))?, block));
             }
         }
-        builder.list(&items)
+        builder.list(items.into_iter().map(Ok))
     })
 }

@@ -23,9 +23,9 @@ use bmi::bulk::extents;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::Datatype;
 use super::builder::{Body, Builder};
 use super::table::{Part, Shape};
+use super::{Datatype, invalid, too_large};
 use crate::error::FsError;
 use crate::limits::{self, MAX_DISPLACEMENT, MAX_TYPE_ENTRIES, MAX_TYPE_NODES};
 
@@ -58,14 +58,19 @@ fn number(part: Part, at: usize) -> u64 {
 }
 
 /// Returns the part with a number, of the node behind `built`.
-fn part(number: u64, built: &[Body]) -> Result<Body, &'static str> {
+fn part(number: u64, built: &[Body]) -> Result<Body, FsError> {
+    let value = number >> 1;
     if number & 1 == 0 {
-        let len = number >> 1;
-        let place = (len > 0).then_some((0, Part::Bytes(len)));
-        return if len > MAX_DISPLACEMENT as u64 { Err("too many bytes") } else { Ok(Body { marks: None, place }) };
+        let place = (value > 0).then_some((0, Part::Bytes(value)));
+        return if value > MAX_DISPLACEMENT as u64 {
+            Err(too_large("bytes in a type"))
+        } else {
+            Ok(Body { marks: None, place })
+        };
     }
-    let back = usize::try_from(number >> 1).ok().filter(|back| *back > 0);
-    back.and_then(|back| built.len().checked_sub(back)).map(|id| built[id]).ok_or("no such node")
+    let back = usize::try_from(value).ok().filter(|back| *back > 0);
+    let node = back.and_then(|back| built.len().checked_sub(back)).map(|id| built[id]);
+    node.ok_or_else(|| invalid("a type with a node that is not before its parent"))
 }
 
 impl Serialize for Datatype {
@@ -98,37 +103,31 @@ impl<'de> Deserialize<'de> for Datatype {
     }
 }
 
-fn decode(wire: &WireType<'_>) -> Result<Datatype, String> {
-    let text = |error: FsError| error.to_string();
+fn decode(wire: &WireType<'_>) -> Result<Datatype, FsError> {
     let mut builder = Builder::default();
     let mut built = Vec::with_capacity(wire.nodes.len());
     let mut left = MAX_TYPE_ENTRIES;
     for node in &wire.nodes {
         let body = match node {
             WireNode::Loop { count, stride, part: number } => {
-                builder.repeat(part(*number, &built)?, *count, (*stride).into()).map_err(text)?
+                builder.repeat(part(*number, &built)?, *count, (*stride).into())?
             }
             WireNode::Ranges(bytes) | WireNode::List(bytes) => {
                 let is_flat = matches!(node, WireNode::Ranges(_));
                 let mut entries = Vec::new();
-                extents::decode(bytes, left, |entry| entries.push(entry)).map_err(|error| error.to_string())?;
+                extents::decode(bytes, left, |entry| entries.push(entry))?;
                 left -= entries.len();
-                let mut items = Vec::with_capacity(entries.len());
-                for (at, number) in entries {
-                    let number = if is_flat { number.checked_mul(2).ok_or("too many bytes")? } else { number };
-                    items.push((at as i64, part(number, &built)?));
-                }
-                builder.list(&items).map_err(text)?
+                builder.list(entries.into_iter().map(|(at, number)| {
+                    // Too many bytes stay too many.
+                    let number = if is_flat { number.min(u64::MAX >> 1) << 1 } else { number };
+                    Ok((at as i64, part(number, &built)?))
+                }))?
             }
         };
         built.push(body);
     }
-    let root = builder.list(&[(wire.origin, part(wire.root, &built)?)]).map_err(text)?;
-    let datatype = builder.finish(root).map_err(text)?;
-    match wire.marks {
-        Some((lb, ub)) => {
-            Datatype::resized(lb, ub.checked_sub(lb).ok_or("bounds too far apart")?, &datatype).map_err(text)
-        }
-        None => Ok(datatype),
-    }
+    let root = builder.list([Ok((wire.origin, part(wire.root, &built)?))].into_iter())?;
+    let datatype = builder.finish(root)?;
+    let Some((lb, ub)) = wire.marks else { return Ok(datatype) };
+    Datatype::resized(lb, ub.checked_sub(lb).ok_or_else(|| too_large("the extent of a type"))?, &datatype)
 }
