@@ -17,8 +17,9 @@
 //! A type in normal form comes out as it went in: it is built from its nodes again when it is
 //! decoded. A type that is one contiguous piece has no nodes in this form.
 //!
-//! What a decoder is sent could have the same list become part of many others. So the entries that
-//! all lists together had on the way are bounded as well ([`MAX_TYPE_ENTRIES`]).
+//! A list that comes from a peer could become part of many others. So the entries that all lists of
+//! a peer's type together have on the way are bounded as well. A program may name as many blocks as
+//! it likes, if the normal form has few.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -31,9 +32,9 @@ use super::{Datatype, too_large};
 use crate::error::FsError;
 use crate::limits::{MAX_DISPLACEMENT, MAX_TYPE_DEPTH, MAX_TYPE_ENTRIES, MAX_TYPE_NODES};
 
-/// How many times [`MAX_TYPE_ENTRIES`] lists may have on the way. Four lists of that length are
-/// more than any constructor makes of its arguments.
-const WORK: usize = 4;
+/// Most entries that lists of a peer's type have on the way. In normal form they have at most
+/// [`MAX_TYPE_ENTRIES`], and none becomes part of another one.
+const MAX_WORK: usize = 4 * MAX_TYPE_ENTRIES;
 
 /// A node whose entries have no place in a table yet.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,7 +59,8 @@ pub(super) struct Builder {
     known: BTreeMap<Rc<Form>, u32>,
     /// The parts that the nodes of a table have become.
     imported: BTreeMap<*const Table, Vec<u32>>,
-    work: usize,
+    /// How many more entries lists may have on the way, if that is bounded.
+    left: Option<usize>,
 }
 
 fn checked(value: Option<i64>) -> Result<i64, FsError> {
@@ -87,6 +89,11 @@ pub(super) fn spread((low, high): (i64, i64), count: u64, stride: i128) -> Resul
 }
 
 impl Builder {
+    /// Returns a builder of a peer's type.
+    pub(super) fn of_peer() -> Builder {
+        Builder { left: Some(MAX_WORK), ..Builder::default() }
+    }
+
     /// Brings in a type that was built before.
     pub(super) fn import(&mut self, datatype: &Datatype) -> Result<Body, FsError> {
         let place = match datatype.root {
@@ -217,10 +224,10 @@ impl Builder {
                 len += inner.len();
             }
         }
-        self.work += len;
         steps(len);
-        if self.work > WORK * MAX_TYPE_ENTRIES {
-            return Err(too_large(format!("a type with more than {MAX_TYPE_ENTRIES} entries in its lists")));
+        if let Some(left) = &mut self.left {
+            *left =
+                left.checked_sub(len).ok_or_else(|| too_large(format!("over {MAX_WORK} entries to build a type")))?;
         }
         if uses.is_empty() {
             return Ok(entries);

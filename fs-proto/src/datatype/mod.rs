@@ -188,7 +188,7 @@ impl Datatype {
 
     /// Returns false if no two bytes of one instance are at the same place. May return true for a
     /// type of which only a walk over its bytes would show this: one with a list of parts that
-    /// interleave.
+    /// interleave. For several instances, ask their [`Datatype::contiguous`].
     pub fn may_overlap(&self) -> bool {
         !self.info.disjoint
     }

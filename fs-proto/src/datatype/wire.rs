@@ -104,7 +104,7 @@ impl<'de> Deserialize<'de> for Datatype {
 }
 
 fn decode(wire: &WireType<'_>) -> Result<Datatype, FsError> {
-    let mut builder = Builder::default();
+    let mut builder = Builder::of_peer();
     let mut built = Vec::with_capacity(wire.nodes.len());
     let mut left = MAX_TYPE_ENTRIES;
     for node in &wire.nodes {

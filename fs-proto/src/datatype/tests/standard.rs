@@ -157,6 +157,11 @@ fn the_normal_form_is_the_simplest() {
     let outer = Datatype::structure(&[(1, 0, &inner), (2, 19, int), (1, 40, int)]).unwrap();
     assert_eq!(outer, Datatype::hindexed(&[(1, 0), (1, 10), (3, 15), (1, 40)], int).unwrap());
     assert_eq!((outer.table().nodes.len(), outer.pieces()), (1, 4));
+    // A list may be long if it is regular. Neighbours are one entry.
+    let long: Vec<(u64, i64)> = (0..100_000).map(|n| (1, 2 * n)).collect();
+    assert_eq!(Datatype::indexed(&long, int).unwrap(), vector(100_000, 1, 2, int));
+    let regions: Vec<Region> = (0..100_000).map(|n| Region::new(5 * n, 5)).collect();
+    assert_eq!(Datatype::from_regions(&regions).unwrap(), Datatype::bytes(500_000).unwrap());
     // What is different stays different.
     assert_ne!(vector(3, 2, 4, int), Datatype::resized(0, 40, &vector(3, 2, 4, int)).unwrap());
 }
