@@ -145,10 +145,10 @@ impl Table {
             if displacement <= 0 || displacement >= info.high {
                 return below + if displacement > 0 { info.size } else { 0 };
             }
-            // Its first byte is below, and its last one is not.
+            // Its first byte is below, and its last one is not. Rounds do not interleave.
             match shape {
-                Shape::Loop { count, stride, part: inner } => {
-                    let round = (displacement / stride).min(count as i64 - 1);
+                Shape::Loop { stride, part: inner, .. } => {
+                    let round = displacement / stride;
                     below += round as u64 * self.size(inner);
                     displacement -= round * stride;
                     part = inner;

@@ -83,6 +83,7 @@ proptest! {
         sorted.sort_unstable();
         let is_disjoint = sorted.windows(2).all(|pair| pair[0] != pair[1]);
         prop_assert!(is_disjoint || datatype.may_overlap(), "it is said to be disjoint");
+        prop_assert!(!datatype.is_ascending() || !datatype.may_overlap(), "in order, but not disjoint");
     }
 
     #[test]

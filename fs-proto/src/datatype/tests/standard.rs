@@ -157,6 +157,9 @@ fn the_normal_form_is_the_simplest() {
     let outer = Datatype::structure(&[(1, 0, &inner), (2, 19, int), (1, 40, int)]).unwrap();
     assert_eq!(outer, Datatype::hindexed(&[(1, 0), (1, 10), (3, 15), (1, 40)], int).unwrap());
     assert_eq!((outer.table().nodes.len(), outer.pieces()), (1, 4));
+    // But one that is there several times is not copied.
+    let several = Datatype::hindexed_block(1, &[0, 100, 300], &inner).unwrap();
+    assert_eq!((several.table().nodes.len(), several.table().entries.len(), several.pieces()), (2, 6, 9));
     // A list may be long if it is regular. Neighbours are one entry.
     let long: Vec<(u64, i64)> = (0..100_000).map(|n| (1, 2 * n)).collect();
     assert_eq!(Datatype::indexed(&long, int).unwrap(), vector(100_000, 1, 2, int));
