@@ -83,11 +83,12 @@ pub use client::{
     SharedClient, Space, Stat, Unfinished,
 };
 pub use error::{Error, Failure, ServerName};
-pub use file::{Cached, Extended, ExtendedRaw, File, ServerCache, ServerCoverage, SharedFile};
+pub use file::{Cached, Extended, ExtendedRaw, File, ServerCache, ServerCoverage, SharedFile, TypedMemory};
 pub use fs_proto::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };
 pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
+pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
 pub use names::{Draft, Publish, ReadDir};
 pub use net::{Endpoints, Route, TransportChoice};
 pub use path::FsPath;

@@ -46,9 +46,9 @@ use crate::error::Failure;
 
 /// Largest description of a piece of memory, in bytes: its own key in the table, the index there,
 /// the length of its ranges, address and length.
-const PIECE_COST: usize = 8 + 3 + 1 + MAX_ENCODED;
+pub(crate) const PIECE_COST: usize = 8 + 3 + 1 + MAX_ENCODED;
 /// Size of the number of keys, which precedes the table.
-const TABLE_COST: usize = 3;
+pub(crate) const TABLE_COST: usize = 3;
 
 /// The limits that a plan uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

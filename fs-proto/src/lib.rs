@@ -56,7 +56,7 @@ pub use cache::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
     VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry,
 };
-pub use datatype::{Cursor, Datatype, Distribute, FileView, GridDimension, Order};
+pub use datatype::{Cursor, Datatype, Distribute, FileView, GridDimension, Order, PartCursor, ViewPart};
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
 pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};

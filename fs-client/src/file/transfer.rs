@@ -12,6 +12,7 @@
 //! **Source.** [PVFS-IB §2.1, §3.2.3] (server-based transfer), [PVFS-IB §4.1] (inline), [PVFS-IB
 //! §5] (list I/O).
 
+use bmi::config::Lists;
 use bmi::hooks::mutated;
 use bmi::paths::Direction;
 use bmi::threading::Threading;
@@ -55,7 +56,7 @@ impl<S: Threading> File<S> {
         Ok(Plan::new(direction, *self.distribution(), self.limits(), regions, memory))
     }
 
-    fn limits(&self) -> PlanLimits {
+    pub(super) fn limits(&self) -> PlanLimits {
         let inner = self.client.inner();
         let rooms = self.inner.servers.iter().filter_map(|server| inner.connections.room(&server.addr));
         let room = rooms.min();
@@ -199,20 +200,24 @@ impl<S: Threading> File<S> {
     /// are known only after it is connected. If a server cannot be reached, its requests fail later
     /// and the error names their ranges.
     async fn ready(&self, direction: Direction, regions: &[Region], memory: MemList) -> Result<Plan, Error> {
-        let connections = &self.client.inner().connections;
-        let missing = |server: &&ServerName| connections.room(&server.addr).is_none();
-        if self.inner.servers.iter().any(|server| missing(&server)) {
-            let mut concerned = vec![false; self.inner.servers.len()];
-            let stripe = self.distribution().strip_size() * self.inner.servers.len() as u64;
-            for region in regions {
-                let strips = self.distribution().strips(region.part(0, stripe));
-                strips.for_each(|strip| concerned[strip.at.server] = true);
-            }
-            let concerned = self.inner.servers.iter().zip(concerned).filter_map(|(server, is)| is.then_some(server));
-            let deadline = self.client.inner().deadline();
-            join_all(concerned.filter(missing).map(|server| connections.peer(server, deadline))).await;
+        let mut concerned = vec![false; self.inner.servers.len()];
+        let stripe = self.distribution().strip_size() * self.inner.servers.len() as u64;
+        for region in regions {
+            let strips = self.distribution().strips(region.part(0, stripe));
+            strips.for_each(|strip| concerned[strip.at.server] = true);
         }
+        self.connect(|index| concerned[index]).await;
         self.cut(direction, regions, &memory)
+    }
+
+    /// Connects the servers that are `concerned`, as far as they can be reached.
+    pub(super) async fn connect(&self, concerned: impl Fn(usize) -> bool) {
+        let connections = &self.client.inner().connections;
+        let missing = |server: &ServerName| connections.room(&server.addr).is_none();
+        let servers = self.inner.servers.iter().enumerate();
+        let servers = servers.filter(|(index, server)| missing(server) && concerned(*index));
+        let deadline = self.client.inner().deadline();
+        join_all(servers.map(|(_, server)| connections.peer(server, deadline))).await;
     }
 
     /// Carries out a plan. Returns the sizes of the datafiles that it accessed.
@@ -233,41 +238,54 @@ impl<S: Threading> File<S> {
 
     /// Carries out one transfer. Returns the datafile's size.
     async fn transfer(&self, plan: &Plan, transfer: &Transfer) -> Result<u64, Failure> {
-        let inner = self.client.inner();
         let server = &self.inner.servers[transfer.datafile];
         let (_, datafile) = self.inner.layout.datafiles()[transfer.datafile];
         let regions = Regions::try_from(transfer.regions.clone())
             .map_err(|error| Failure::at(server.clone(), error.code, error.detail))?;
-        let memory = transfer.memory.clone();
-        let (body, data, resend) = match plan.direction {
-            Direction::Read => (IodRequest::Read { datafile, regions }, Body::In(memory), Resend::Repeat),
+        let (body, data) = match plan.direction {
+            Direction::Read => (IodRequest::Read { datafile, regions }, Body::In(transfer.memory.clone())),
             Direction::Write => {
-                (IodRequest::Write { datafile, regions, sync: false }, Body::Out(memory), Resend::Never)
+                (IodRequest::Write { datafile, regions, sync: false }, Body::Out(transfer.memory.clone()))
             }
         };
-        let outgoing = Outgoing { body: body.into(), data, path: inner.options.path, lists: plan.lists };
-        let answer = if self.inner.advice.is_untold(transfer.datafile) {
+        let result = self.request(plan.direction, transfer.datafile, body, data, plan.lists).await;
+        result.map_err(|failure| self.with_ranges(plan, transfer, failure))
+    }
+
+    /// Sends a read or write of a datafile. Returns the datafile's size.
+    pub(super) async fn request(
+        &self,
+        direction: Direction,
+        index: usize,
+        body: IodRequest,
+        data: Body,
+        lists: Lists,
+    ) -> Result<u64, Failure> {
+        let inner = self.client.inner();
+        let server = &self.inner.servers[index];
+        let all = match &data {
+            Body::In(memory) | Body::Out(memory) => memory.len() as u64,
+            _ => 0,
+        };
+        let resend = if direction == Direction::Read { Resend::Repeat } else { Resend::Never };
+        let outgoing = Outgoing { body: body.into(), data, path: inner.options.path, lists };
+        let answer = if self.inner.advice.is_untold(index) {
             // In a box of its own, so that other requests have a small future.
-            Box::pin(self.tell_and_call(transfer.datafile, resend, &outgoing)).await
+            Box::pin(self.tell_and_call(index, resend, &outgoing)).await
         } else {
             inner.connections.call(server, inner.deadline(), resend, &outgoing).await
-        };
-        let result = answer.and_then(|answer| match (plan.direction, answer.body) {
-            (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size, start })) if len == transfer.len => {
-                self.inner.unsynced.note(transfer.datafile, start);
-                self.inner.written_sizes.with(|written| {
-                    written[transfer.datafile] = size.max(written[transfer.datafile]);
-                });
+        }?;
+        match (direction, answer.body) {
+            (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size, start })) if len == all => {
+                self.inner.unsynced.note(index, start);
+                self.inner.written_sizes.with(|written| written[index] = size.max(written[index]));
                 Ok(size)
             }
-            (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size }))
-                if len == transfer.len && answer.data == len =>
-            {
+            (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size })) if len == all && answer.data == len => {
                 Ok(size)
             }
             (_, other) => Err(unexpected(server, &other)),
-        });
-        result.map_err(|failure| self.with_ranges(plan, transfer, failure))
+        }
     }
 
     /// Adds the affected ranges of the file: the server's ranges, translated, or all of the
@@ -282,7 +300,7 @@ impl<S: Threading> File<S> {
 }
 
 /// Adds a failure. Joins it with an earlier one of the same server with the same code.
-fn add_failure(failures: &mut Vec<Failure>, failure: Failure) {
+pub(super) fn add_failure(failures: &mut Vec<Failure>, failure: Failure) {
     let same = |other: &&mut Failure| other.server == failure.server && other.code == failure.code;
     match failures.iter_mut().find(same) {
         Some(other) => {

@@ -23,10 +23,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::{Reply, Request};
 
-/// Version of requests and replies. A message of another version is rejected. Version 6 has files
-/// without names, and truncates and syncs several datafiles at once. Version 7 has hints for
-/// caches, queries of them, and shared reads.
-pub const VERSION: u8 = 7;
+/// Version of requests and replies. A message of another version is rejected. Version 7 has hints
+/// for caches, queries of them, and shared reads. Version 8 has views.
+pub const VERSION: u8 = 8;
 
 /// Why bytes could not be decoded as a request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -80,6 +80,11 @@ impl FileView {
         &self.filetype
     }
 
+    /// Returns the number of bytes that the view takes in a request.
+    pub fn encoded_len(&self) -> usize {
+        postcard::to_extend(self, Vec::new()).map_or(usize::MAX, |bytes| bytes.len())
+    }
+
     /// Returns the file offset of a byte of the stream, or `None` if that is beyond [`MAX_OFFSET`].
     pub fn offset_of(&self, position: u64) -> Option<u64> {
         let (size, extent) = (self.filetype.size(), self.filetype.extent());

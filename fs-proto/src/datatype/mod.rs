@@ -54,6 +54,7 @@ mod builder;
 mod constructor;
 mod cursor;
 mod file_view;
+mod part;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -68,6 +69,7 @@ use crate::error::{ErrorCode, FsError};
 pub use array::{Distribute, GridDimension, Order};
 pub use cursor::Cursor;
 pub use file_view::FileView;
+pub use part::{PartCursor, ViewPart};
 
 /// The table of a type that is one piece.
 static NO_NODES: Table = Table { nodes: Vec::new(), entries: Vec::new() };

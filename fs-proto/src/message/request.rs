@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::attr::SetAttr;
 use crate::cache::CacheHints;
+use crate::datatype::ViewPart;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 use crate::identity::{Hello, Start, StoreId};
 use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_SERVERS};
@@ -364,6 +365,20 @@ pub enum IodRequest {
         /// The regions of the datafile. They have as many bytes as the call has room for.
         regions: Regions,
     },
+    /// Writes a part of a view. Answered as `Write`.
+    WriteView {
+        /// The datafile to write.
+        datafile: DatafileHandle,
+        /// The bytes of the datafile, as many as the call has data.
+        part: ViewPart,
+    },
+    /// Reads a part of a view. Answered as `Read`.
+    ReadView {
+        /// The datafile to read.
+        datafile: DatafileHandle,
+        /// The bytes of the datafile, as many as the call has room for.
+        part: ViewPart,
+    },
     /// Sets the size of the datafile to `size` bytes, durably: cuts it off or fills it up with
     /// zeros. What was written to it before is then durable, too. Answered by `Written`.
     Truncate {
@@ -514,6 +529,8 @@ impl IodRequest {
             IodRequest::Ping => "ping",
             IodRequest::Write { .. } => "write",
             IodRequest::Read { .. } => "read",
+            IodRequest::WriteView { .. } => "write view",
+            IodRequest::ReadView { .. } => "read view",
             IodRequest::Truncate { .. } => "truncate",
             IodRequest::Create { .. } => "create",
             IodRequest::Discard { .. } => "discard",

@@ -46,6 +46,7 @@
 
 mod caches;
 mod membership;
+mod places;
 mod read;
 mod shared;
 mod transfer;
@@ -69,14 +70,14 @@ use bmi::{Endpoint, Incoming, PeerId};
 use bmi_cache::{ReadyRegions, yield_now};
 use fs_proto::limits::{MAX_DATAFILES, MAX_DETAIL, MAX_OFFSET, REPLY_ROOM};
 use fs_proto::{
-    DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, IodStat, Region, Regions, Request, RequestBody, Role,
-    Sender,
+    DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, IodStat, Region, Request, RequestBody, Role, Sender,
 };
 
 use crate::metrics::{Values, keep_sampling, of_buffers, of_cache, of_store};
 use crate::service::{Answer, Context, Handler};
 use crate::store::{DataStore, Held, StoreHandle};
 pub use membership::{LabelLock, Membership};
+use places::{Places, Scratch};
 use shared::ExposedViews;
 use tokio::sync::Mutex;
 use transfer::Stages;
@@ -162,6 +163,7 @@ pub struct Iod<S> {
     ready: RefCell<ReadyRegions>,
     /// The view segments that the endpoint's peers may read.
     views: ExposedViews,
+    scratch: Scratch,
     parts: IodParts<S>,
 }
 
@@ -180,7 +182,8 @@ impl<S> IodParts<S> {
         let own = endpoint.clone();
         let buffers = self.zones.add_adapter(move |memory| own.with(|engine| engine.register(memory)));
         let views = ExposedViews::default();
-        Iod { endpoint, adapter: index, buffers, ready: RefCell::default(), views, parts: self }
+        let (ready, scratch) = (RefCell::default(), Scratch::default());
+        Iod { endpoint, adapter: index, buffers, ready, views, scratch, parts: self }
     }
 }
 
@@ -300,11 +303,15 @@ impl<S: StoreHandle> Iod<S> {
         match request {
             IodRequest::Ping => Ok(IodReply::Done),
             IodRequest::Write { datafile, regions, sync } => {
-                self.write(context, call, datafile, &regions).await?;
+                self.write(context, call, datafile, Places::Listed(&regions)).await?;
                 if sync {
                     self.store.sync(&[datafile]).await?;
                 }
                 self.written(datafile, regions.total()).await
+            }
+            IodRequest::WriteView { datafile, part } => {
+                self.write(context, call, datafile, Places::Seen(&part)).await?;
+                self.written(datafile, part.total()).await
             }
             IodRequest::Truncate { datafile, size } => {
                 if size > MAX_OFFSET {
@@ -367,7 +374,9 @@ impl<S: StoreHandle> Iod<S> {
                 Ok(self.cache_coverage(datafile, Region::new(offset, len)))
             }
             IodRequest::ReadShared { datafile, offset, len } => self.read_shared(context, datafile, offset, len).await,
-            IodRequest::Read { .. } => unreachable!("reads are taken out before, because their answer may carry data"),
+            IodRequest::Read { .. } | IodRequest::ReadView { .. } => {
+                unreachable!("reads are taken out before, because their answer may carry data")
+            }
         }
     }
 
@@ -399,13 +408,13 @@ impl<S: StoreHandle> Iod<S> {
     }
 }
 
-/// Checks that a call has as much data as the regions, in the right direction.
-fn check_data(call: &Incoming, direction: Direction, regions: &Regions) -> Result<(), FsError> {
+/// Checks that a call has `total` bytes of data, in the right direction.
+fn check_data(call: &Incoming, direction: Direction, total: u64) -> Result<(), FsError> {
     let right = call.is_empty() || call.direction() == Some(direction);
-    if right && call.len() == regions.total() {
+    if right && call.len() == total {
         return Ok(());
     }
-    let text = format!("a {} of {} bytes with data of {}", direction.as_str(), regions.total(), call.len());
+    let text = format!("a {} of {total} bytes with data of {}", direction.as_str(), call.len());
     Err(FsError::new(ErrorCode::Invalid, text))
 }
 
@@ -422,7 +431,10 @@ impl<S: StoreHandle> Handler for Iod<S> {
         }
         let answer = match body {
             IodRequest::Read { datafile, regions } => {
-                self.read(context, call, datafile, &regions).await.unwrap_or_else(Answer::error)
+                self.read(context, call, datafile, Places::Listed(&regions)).await.unwrap_or_else(Answer::error)
+            }
+            IodRequest::ReadView { datafile, part } => {
+                self.read(context, call, datafile, Places::Seen(&part)).await.unwrap_or_else(Answer::error)
             }
             other => Answer::from(self.execute(context, other, call).await.map(Into::into)),
         };
@@ -476,8 +488,11 @@ impl<S: StoreHandle> Handler for Iod<S> {
 /// Returns whether a request has very many regions. Many such requests may go on at once, and a
 /// poll of all requests ends after two that yield.
 fn is_long(request: &IodRequest) -> bool {
-    let (IodRequest::Read { regions, .. } | IodRequest::Write { regions, .. }) = request else { return false };
-    regions.len() > LONG
+    match request {
+        IodRequest::Read { regions, .. } | IodRequest::Write { regions, .. } => regions.len() > LONG,
+        IodRequest::ReadView { .. } | IodRequest::WriteView { .. } => true,
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use bmi::config::ServiceClass;
 use bmi::hooks::mutated_each;
 use bmi::paths::{Direction, LONGEST_AHEAD};
 use bmi::{Incoming, MemList, Memory, Options};
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Regions, Reply};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Reply};
 
+use super::places::Places;
 use super::transfer::{Unit, is_small};
 use super::{Iod, check_data};
 use crate::service::{Answer, Context, ReadData};
@@ -19,17 +20,17 @@ impl<S: StoreHandle> Iod<S> {
         context: &Context,
         call: &Incoming,
         datafile: DatafileHandle,
-        regions: &Regions,
+        places: Places<'_>,
     ) -> Result<Answer, FsError> {
-        check_data(call, Direction::Read, regions)?;
+        check_data(call, Direction::Read, places.total())?;
         let data = if call.replies_with_data() {
-            Some(self.read_whole(context, datafile, regions).await?)
+            Some(self.read_whole(context, datafile, places).await?)
         } else {
             let step = async |unit: &Unit<'_>| self.read_unit(context, call, datafile, unit).await;
-            self.in_units(context, regions, step).await?;
+            self.in_units(context, places, step).await?;
             None
         };
-        let reply = IodReply::Read { len: regions.total(), size: self.store.size(datafile).await? };
+        let reply = IodReply::Read { len: places.total(), size: self.store.size(datafile).await? };
         Ok(Answer::Reply(Reply { result: Ok(reply.into()) }, data))
     }
 
@@ -39,9 +40,9 @@ impl<S: StoreHandle> Iod<S> {
         &self,
         context: &Context,
         datafile: DatafileHandle,
-        regions: &Regions,
+        places: Places<'_>,
     ) -> Result<ReadData, FsError> {
-        let total = regions.total();
+        let total = places.total();
         let room = self.endpoint.peer(context.peer).limits().map_or(0, |limits| limits.eager.max(limits.fast) as u64);
         // Data that goes ahead of the reply needs no slot.
         let room = room.max(LONGEST_AHEAD);
@@ -51,7 +52,7 @@ impl<S: StoreHandle> Iod<S> {
         }
         let len = total as usize;
         let small = is_small(&self.zones, total);
-        if self.store.lends() == Lends::Cache {
+        if let (Lends::Cache, Places::Listed(regions)) = (self.store.lends(), places) {
             let turn = self.disk_turn(context, small);
             if let Some(Loan { list, owner }) = self.store.lend(datafile, regions, &turn).await? {
                 self.register_ready();
@@ -69,9 +70,20 @@ impl<S: StoreHandle> Iod<S> {
             (Memory::zeroed(len)?.all(), None)
         };
         context.check(self.endpoint.now())?;
-        let list = MemList::from(slice);
-        self.at_disk(context, small, || self.store.read(datafile, regions, &list)).await?;
-        Ok(ReadData { list, keep })
+        if let Places::Listed(regions) = places {
+            let list = MemList::from(slice);
+            self.at_disk(context, small, || self.store.read(datafile, regions, &list)).await?;
+            return Ok(ReadData { list, keep });
+        }
+        let (mut rest, mut at) = (places.rest(), 0);
+        while at < len {
+            let ranges = rest.take((len - at) as u64, || context.check(self.endpoint.now())).await?;
+            let taken: u64 = ranges.iter().map(|range| range.len).sum();
+            let into = slice.slice(at, taken as usize);
+            self.at_disk(context, small, || self.scratch.read(&self.store, datafile, &ranges, &into)).await?;
+            at += into.len();
+        }
+        Ok(ReadData { list: MemList::from(slice), keep })
     }
 
     /// Reads one unit. If the client's pages are mapped here, reads from the store directly into
@@ -87,7 +99,11 @@ impl<S: StoreHandle> Iod<S> {
         while done < unit.len {
             if let Some(pages) = call.pages(unit.at + done, unit.len - done) {
                 let ranges = unit.ranges(done, pages.len());
-                return self.at_disk(context, unit.small, || self.store.read(datafile, &ranges, &pages)).await;
+                let read = async || match pages.pieces() {
+                    [page] if unit.seen => self.scratch.read(&self.store, datafile, &ranges, page).await,
+                    _ => self.store.read(datafile, &ranges, &pages).await,
+                };
+                return self.at_disk(context, unit.small, read).await;
             }
             if self.lends_to(call) {
                 let turn = self.disk_turn(context, unit.small);
@@ -100,7 +116,11 @@ impl<S: StoreHandle> Iod<S> {
             }
             let read = async || {
                 let slice = unit.memory(done)?;
-                self.store.read(datafile, &unit.ranges(done, slice.len()), &MemList::from(&slice)).await?;
+                let ranges = unit.ranges(done, slice.len());
+                match unit.seen {
+                    true => self.scratch.read(&self.store, datafile, &ranges, &slice).await?,
+                    false => self.store.read(datafile, &ranges, &MemList::from(&slice)).await?,
+                }
                 Ok::<_, FsError>(slice)
             };
             let slice = self.at_disk(context, unit.small, read).await?;

@@ -27,13 +27,14 @@ use bmi::hooks::steps;
 use bmi::memory::zone::{Lease, Reservation, ZoneAdapter, ZonePool};
 use bmi::paths::Path;
 use bmi::{Incoming, MemSlice, Memory, PeerId};
-use fs_proto::{ErrorCode, FsError, Region, Regions};
+use fs_proto::{ErrorCode, FsError, Region};
 use futures_util::stream::{self, StreamExt};
 
+use super::places::{Listed, Places};
 use super::turns::Turns;
 use super::{Client, Iod};
 use crate::service::Context;
-use crate::store::{DataStore, DiskTurn, Lends, StoreHandle, remainder};
+use crate::store::{DataStore, DiskTurn, Lends, StoreHandle};
 
 /// How long a unit may take over the network before the next one may begin anyway. A unit of 512
 /// KiB takes this long at some 50 MB/s. A client that is slower, or has stalled, does not fill the
@@ -69,35 +70,6 @@ impl Stages {
     }
 }
 
-/// What is left of a list of regions, which is taken from its beginning on.
-struct Rest<'a> {
-    regions: &'a [Region],
-    /// Bytes of the first one that were taken.
-    taken: u64,
-}
-
-impl<'a> Rest<'a> {
-    fn of(regions: &'a [Region]) -> Rest<'a> {
-        Rest { regions, taken: 0 }
-    }
-
-    /// Takes the regions of `len` bytes, cut at both ends as needed, or what is left if that is
-    /// less.
-    fn take(&mut self, len: u64) -> Vec<Region> {
-        let (mut parts, mut left) = (Vec::new(), len);
-        while let Some((first, others)) = self.regions.split_first().filter(|_| left > 0) {
-            steps(1);
-            let part = first.part(self.taken, left);
-            (left, self.taken) = (left - part.len, self.taken + part.len);
-            parts.extend((!part.is_empty()).then_some(part));
-            if self.taken == first.len {
-                (self.regions, self.taken) = (others, 0);
-            }
-        }
-        parts
-    }
-}
-
 /// A part of a transfer, with a reservation for a buffer. It is the part of the request's bytes
 /// that begins `at` bytes into it.
 pub(super) struct Unit<'a> {
@@ -106,6 +78,8 @@ pub(super) struct Unit<'a> {
     pub(super) len: u64,
     /// True if this unit is a whole small transfer. It then waits for no turn.
     pub(super) small: bool,
+    /// True for a part of a view.
+    pub(super) seen: bool,
     adapter: &'a ZoneAdapter,
     reserved: Cell<Option<Reservation<Client>>>,
     lease: OnceCell<Lease<Client>>,
@@ -129,7 +103,7 @@ impl Unit<'_> {
 
     /// Returns the regions of the datafile for `len` bytes of the unit from `done` on.
     pub(super) fn ranges(&self, done: u64, len: usize) -> Vec<Region> {
-        let mut rest = Rest::of(&self.regions);
+        let mut rest = Listed::of(&self.regions);
         rest.take(done);
         rest.take(len as u64)
     }
@@ -151,10 +125,10 @@ impl<S: StoreHandle> Iod<S> {
     pub(super) async fn in_units(
         &self,
         context: &Context,
-        regions: &Regions,
+        places: Places<'_>,
         step: impl AsyncFn(&Unit<'_>) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        let (total, client) = (regions.total(), self.client(context.peer));
+        let (total, client) = (places.total(), self.client(context.peer));
         let small = is_small(&self.zones, total);
         let class = if small { ServiceClass::Message } else { ServiceClass::Bulk };
         let (failed, begun, step, adapter) = (&Cell::new(false), &Cell::new(0), &step, &self.buffers);
@@ -162,7 +136,8 @@ impl<S: StoreHandle> Iod<S> {
             let len = regions.iter().map(|region| region.len).sum();
             let (reserved, error) =
                 reserved.map_or_else(|error| (None, Some(error)), |reserved| (Some(reserved), None));
-            let unit = Unit { regions, at, len, small, adapter, reserved: Cell::new(reserved), lease: OnceCell::new() };
+            let (seen, reserved) = (places.are_seen(), Cell::new(reserved));
+            let unit = Unit { regions, at, len, small, seen, adapter, reserved, lease: OnceCell::new() };
             let result = match error {
                 None => step(&unit).await,
                 Some(error) => Err(error),
@@ -170,7 +145,7 @@ impl<S: StoreHandle> Iod<S> {
             failed.set(failed.get() || result.is_err());
             result.map_err(|error| if error.ranges.is_empty() { error.with_ranges(unit.regions) } else { error })
         };
-        let cut = stream::unfold((0, Rest::of(regions)), async |(at, mut rest)| {
+        let cut = stream::unfold((0, places.rest()), async |(at, mut rest)| {
             if at == total || failed.get() {
                 return None;
             }
@@ -182,9 +157,15 @@ impl<S: StoreHandle> Iod<S> {
             });
             // There may be room for less than was requested.
             let len = reserved.as_ref().map_or(len, |reserved| reserved.len() as u64);
+            let taken = rest.take(len, || context.check(self.endpoint.now())).await;
+            let (regions, reserved) = match taken {
+                Ok(regions) => (regions, reserved),
+                Err(error) => (Vec::new(), Err(error)),
+            };
+            let len: u64 = regions.iter().map(|region| region.len).sum();
             begun.set(at + len);
             failed.set(failed.get() || reserved.is_err());
-            Some((one(at, rest.take(len), reserved), (at + len, rest)))
+            Some((one(at, regions, reserved), (at + len, rest)))
         });
         let depth = self.zones.depth(client, self.zones.unit(client, total, self.settings.unit), self.settings.depth);
         let mut units = std::pin::pin!(cut.buffer_unordered(depth));
@@ -194,7 +175,7 @@ impl<S: StoreHandle> Iod<S> {
                 failures.note(error);
             }
         }
-        failures.ranges.extend(remainder(regions, begun.get()));
+        failures.ranges.extend(places.after(begun.get()));
         failures.into_result()
     }
 
@@ -298,36 +279,5 @@ impl Failures {
                 Err(error.with_ranges(joined))
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn regions_are_taken_in_parts_and_cut_at_both_ends() {
-        let regions = [Region::new(10, 5), Region::new(50, 0), Region::new(100, 10)];
-        let mut rest = Rest::of(&regions);
-        assert_eq!(rest.take(3), [Region::new(10, 3)]);
-        assert_eq!(rest.take(0), []);
-        assert_eq!(rest.take(4), [Region::new(13, 2), Region::new(100, 2)]);
-        assert_eq!(rest.take(100), [Region::new(102, 8)]);
-        assert_eq!(rest.take(100), []);
-    }
-
-    /// Replays a defect: for each unit of a transfer, the regions were looked at from the first one
-    /// on.
-    #[cfg(feature = "mutants")]
-    #[test]
-    fn each_region_is_looked_at_once() {
-        use bmi::hooks::steps_taken;
-        use fs_proto::limits::MAX_REGIONS;
-
-        let regions: Vec<Region> = (0..MAX_REGIONS as u64).map(|index| Region::new(index * 10, 4)).collect();
-        let (mut rest, before) = (Rest::of(&regions), steps_taken());
-        let units = std::iter::from_fn(|| Some(rest.take(10)).filter(|unit| !unit.is_empty())).count();
-        assert_eq!(units, (MAX_REGIONS * 4).div_ceil(10));
-        assert!(steps_taken() - before <= (MAX_REGIONS + units) as u64);
     }
 }

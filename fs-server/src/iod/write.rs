@@ -3,8 +3,9 @@
 use bmi::hooks::mutated;
 use bmi::paths::Direction;
 use bmi::{Incoming, MemList, Options};
-use fs_proto::{DatafileHandle, FsError, Regions};
+use fs_proto::{DatafileHandle, FsError};
 
+use super::places::Places;
 use super::transfer::{Unit, is_small};
 use super::{Iod, check_data};
 use crate::service::Context;
@@ -16,16 +17,28 @@ impl<S: StoreHandle> Iod<S> {
         context: &Context,
         call: &Incoming,
         datafile: DatafileHandle,
-        regions: &Regions,
+        places: Places<'_>,
     ) -> Result<(), FsError> {
-        check_data(call, Direction::Write, regions)?;
+        check_data(call, Direction::Write, places.total())?;
         let Some(data) = call.data() else {
             let step = async |unit: &Unit<'_>| self.write_unit(context, call, datafile, unit).await;
-            return self.in_units(context, regions, step).await;
+            return self.in_units(context, places, step).await;
         };
         // Written directly from where it arrived.
-        let (list, small) = (MemList::from(data), is_small(&self.zones, call.len()));
-        self.at_disk(context, small, || self.store.write(datafile, regions, &list)).await
+        let small = is_small(&self.zones, call.len());
+        if let Places::Listed(regions) = places {
+            let list = MemList::from(data);
+            return self.at_disk(context, small, || self.store.write(datafile, regions, &list)).await;
+        }
+        let (mut rest, mut at) = (places.rest(), 0);
+        while at < data.len() {
+            let ranges = rest.take((data.len() - at) as u64, || context.check(self.endpoint.now())).await?;
+            let taken: u64 = ranges.iter().map(|range| range.len).sum();
+            let list = MemList::from(data.slice(at, taken as usize));
+            self.at_disk(context, small, || self.store.write(datafile, &ranges, &list)).await?;
+            at += taken as usize;
+        }
+        Ok(())
     }
 
     /// Writes one unit. If the client's pages are mapped here, writes them directly to the store.

@@ -343,6 +343,19 @@ impl Memory {
         unsafe { copy::copy_out(to, self.as_ptr().add(offset)) }
     }
 
+    /// Copies `len` bytes at `at` of another memory to the bytes at `offset`.
+    ///
+    /// # Panics
+    /// If a range is not within its memory, or this memory is read-only.
+    #[inline]
+    pub fn copy_from_memory(&self, offset: usize, from: &Memory, at: usize, len: usize) {
+        self.check(offset, len);
+        from.check(at, len);
+        self.check_writable();
+        // SAFETY: as in `copy_from`, for both.
+        unsafe { copy::copy_between(self.as_ptr().add(offset), from.as_ptr().add(at), len) };
+    }
+
     /// Returns the `len` bytes at `offset`.
     ///
     /// # Panics

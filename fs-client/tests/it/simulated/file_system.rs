@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use tracing::Level;
 
 use crate::support::bodies::{self, path, pattern, striped};
-use crate::support::recycled;
+use crate::support::{recycled, typed};
 
 /// A cluster, and the node of a client.
 pub(crate) struct Setting {
@@ -448,6 +448,18 @@ fn the_pings_of_a_server_that_hangs_take_one_time_limit() {
         let took = setting.world.now() - begun;
         assert!(took < client.options().timeout * 3 / 2, "{took:?}");
     });
+}
+
+#[test]
+fn types_and_views() {
+    for iods in [1, 4] {
+        let setting = setting(33, ClusterOptions::with_iods(iods));
+        setting.world.block_on(async {
+            let client = setting.client(1).await;
+            typed::everything(&client, iods as u32).await;
+            typed::lists(&client, iods as u32, 30).await;
+        });
+    }
 }
 
 /// Each command connects to all servers, and leaves them. That is no news for an operator.

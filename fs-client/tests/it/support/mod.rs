@@ -5,3 +5,4 @@ pub mod bodies;
 pub mod cluster;
 pub mod recycled;
 pub mod relay;
+pub mod typed;

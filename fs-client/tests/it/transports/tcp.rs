@@ -12,7 +12,7 @@ use fs_proto::{Hello, ManagerRequest, ReplyBody, Request, RequestBody, RequestId
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster};
 
 use crate::support::bodies::{self, path, pattern, striped};
-use crate::support::recycled;
+use crate::support::{recycled, typed};
 
 /// Runs `body` with a client of a new cluster.
 fn with_client(iods: usize, busy: bool, body: impl AsyncFnOnce(Client, &mut EmbeddedCluster, &Path)) {
@@ -38,6 +38,14 @@ fn with_client(iods: usize, busy: bool, body: impl AsyncFnOnce(Client, &mut Embe
 fn the_whole_interface() {
     with_client(4, false, async |client, _, _| {
         bodies::everything(&client, 4, 300).await;
+    });
+}
+
+#[test]
+fn types_and_views() {
+    with_client(3, false, async |client, _, _| {
+        typed::everything(&client, 3).await;
+        typed::lists(&client, 3, 12).await;
     });
 }
 

@@ -13,6 +13,7 @@ use fs_server::store::{CacheSettings, Service};
 
 use crate::support::bodies::{self, options, path, pattern, striped, with_client};
 use crate::support::cluster::Cluster;
+use crate::support::typed;
 
 fn unifier() -> Service {
     Service::Unifier(CacheSettings::for_bytes(8 << 20))
@@ -44,7 +45,10 @@ fn everything_over(scheme: Scheme, threads: usize, first: Service) {
     let with = |service| ClusterOptions { service, ..usual.clone() };
     let servers = EmbeddedCluster::start(&data, with(first)).unwrap();
     let mut models = Vec::new();
-    with_client(scheme, servers.manager(), options(), async |client| bodies::everything(&client, 4, 3000).await);
+    with_client(scheme, servers.manager(), options(), async |client| {
+        bodies::everything(&client, 4, 3000).await;
+        typed::everything(&client, 4).await;
+    });
     for (number, way) in
         [None, Some(Inline), Some(FastRdma), Some(ServerBased), Some(ClientBased)].into_iter().enumerate()
     {

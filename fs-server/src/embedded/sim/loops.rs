@@ -92,7 +92,12 @@ struct Loop {
 impl Loop {
     fn locks(&self, body: &RequestBody, call: &Incoming) -> Locks {
         match body {
-            RequestBody::Iod(IodRequest::Read { .. } | IodRequest::Write { .. }) => {
+            RequestBody::Iod(
+                IodRequest::Read { .. }
+                | IodRequest::Write { .. }
+                | IodRequest::ReadView { .. }
+                | IodRequest::WriteView { .. },
+            ) => {
                 let data = match () {
                     () if call.data().is_some() => Data::WithRequest,
                     () if call.replies_with_data() => Data::WithReply,

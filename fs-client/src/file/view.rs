@@ -1,0 +1,362 @@
+//! Reads and writes of types in memory through a view of the file, as in MPI-IO.
+//!
+//! **Why.** A list of pieces is as long on the wire as the program's data is scattered. A view has
+//! a few bytes, and both sides find the pieces in it when they need them.
+//!
+//! **Protocol.** The stream of the view is cut into windows, of which [`WINDOWS`] are in progress
+//! at the same time. In a window, each server has one request: the view, the range of the stream,
+//! and how many bytes of it are on that server. If a server's share is in few pieces of memory,
+//! they are moved from and to where they are. Otherwise they are packed into a buffer by this side.
+//!
+//! **Invariants**
+//! 1. Memory and buffers do not grow with the number of pieces: one buffer of a window for each
+//!    that is in progress.
+//! 2. Bytes of the file and of memory that the view and the type do not have stay as they are.
+//!
+//! **Source.** MPI-4.1, *File Views*; [ECIO] (the view goes to the server); [PVFS-IB §5].
+
+use bmi::paths::Direction;
+use bmi::threading::Threading;
+use bmi::{Body, MemList, Memory};
+use fs_proto::{Cursor, Datatype, Distribution, ErrorCode, FileView, FsError, IodRequest, Region, ViewPart};
+use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
+
+use super::handle::File;
+use super::transfer::add_failure;
+use crate::error::{Error, Failure};
+use crate::locked::Locked;
+use crate::split::{PIECE_COST, PlanLimits, TABLE_COST, file_ranges};
+
+/// Bytes of the stream in a window, and windows in progress.
+const WINDOW: u64 = 4 << 20;
+const WINDOWS: usize = 2;
+/// Pieces that a cursor returns at once.
+const BATCH: usize = 256;
+/// Pieces in a window of a view that is too long for a request.
+const LISTED: usize = 4096;
+/// A request of a view without the view, at its longest.
+const PART_COST: usize = 64;
+
+/// Instances of a type in memory.
+#[derive(Clone, Debug)]
+pub struct TypedMemory {
+    memory: Memory,
+    datatype: Datatype,
+    count: u64,
+    base: u64,
+}
+
+impl TypedMemory {
+    /// Returns `count` instances of a type, of which the first begins with the memory.
+    pub fn new(memory: &Memory, datatype: &Datatype, count: u64) -> TypedMemory {
+        TypedMemory { memory: memory.clone(), datatype: datatype.clone(), count, base: 0 }
+    }
+
+    /// Returns the same instances, of which the first begins `base` bytes into the memory. Types
+    /// may have bytes in front of where they begin.
+    #[must_use]
+    pub fn at(self, base: u64) -> TypedMemory {
+        TypedMemory { base, ..self }
+    }
+
+    /// Returns the pieces of the memory, if they are all in it.
+    fn pieces(&self) -> Result<Cursor, FsError> {
+        let cursor = self.datatype.cursor(self.count, self.base)?;
+        let (_, high) = self.datatype.true_bounds(self.count)?;
+        let end = self.base.saturating_add_signed(high);
+        if cursor.remaining() > 0 && end > self.memory.len() as u64 {
+            let text = format!("a type that ends with byte {end} of a memory of {} bytes", self.memory.len());
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        }
+        Ok(cursor)
+    }
+}
+
+impl From<&Memory> for TypedMemory {
+    /// All bytes of the memory.
+    fn from(memory: &Memory) -> TypedMemory {
+        TypedMemory::new(memory, &Datatype::BYTE, memory.len() as u64)
+    }
+}
+
+/// A file and memory, paired byte by byte.
+struct Paired {
+    file: Cursor,
+    memory: Cursor,
+    distribution: Distribution,
+    /// The position of the first byte in the stream of the view.
+    first: u64,
+}
+
+impl Paired {
+    /// Calls `f` with server, place in the memory and length of each piece that is contiguous in a
+    /// datafile and in memory, for `span` bytes from `position` of the stream on.
+    fn for_each(&self, position: u64, span: u64, mut f: impl FnMut(usize, usize, usize)) {
+        let (mut file, mut memory) = (self.file.clone(), self.memory.clone());
+        file.seek(position);
+        memory.seek(position - self.first);
+        let (mut ranges, mut pieces) = ([Region::new(0, 0); BATCH], [Region::new(0, 0); BATCH]);
+        let (mut piece, mut count, mut next) = (Region::new(0, 0), 0, 0);
+        let mut left = span;
+        while left > 0 {
+            let found = file.next_batch(&mut ranges, left);
+            if found == 0 {
+                return;
+            }
+            for strip in ranges[..found].iter().flat_map(|range| self.distribution.strips(*range)) {
+                let mut done = 0;
+                while done < strip.len {
+                    if piece.is_empty() {
+                        if next == count {
+                            (count, next) = (memory.next_batch(&mut pieces, left), 0);
+                        }
+                        let Some(new) = pieces[..count].get(next) else { return };
+                        (piece, next) = (*new, next + 1);
+                    }
+                    let len = piece.len.min(strip.len - done);
+                    f(strip.at.server, piece.offset as usize, len as usize);
+                    piece = piece.part(len, piece.len);
+                    done += len;
+                }
+                left -= strip.len;
+            }
+        }
+    }
+}
+
+/// A server's share of a window.
+#[derive(Clone, Default)]
+struct Share {
+    len: u64,
+    /// Its pieces of memory, joined where they are adjacent, unless there are too many.
+    pieces: Vec<Region>,
+    many: bool,
+}
+
+impl Share {
+    fn add(&mut self, at: usize, len: usize, most: usize) {
+        self.len += len as u64;
+        if !self.many {
+            join(&mut self.pieces, at, len);
+            self.many = self.pieces.len() > most;
+        }
+    }
+}
+
+/// Adds a piece of memory to a list, or to its last piece.
+fn join(pieces: &mut Vec<Region>, at: usize, len: usize) {
+    match pieces.last_mut() {
+        Some(last) if last.offset + last.len == at as u64 => last.len += len as u64,
+        _ => pieces.push(Region::new(at as u64, len as u64)),
+    }
+}
+
+/// What this side refuses.
+fn refused(error: FsError) -> Error {
+    Error::new(error.code, error.detail)
+}
+
+/// A read or write of a view.
+struct Access<'a> {
+    direction: Direction,
+    view: &'a FileView,
+    typed: &'a TypedMemory,
+    paired: Paired,
+    limits: PlanLimits,
+    /// Most pieces of memory that are moved from where they are.
+    direct: usize,
+    /// Buffers that no window uses.
+    buffers: Locked<Vec<Memory>>,
+}
+
+impl<S: Threading> File<S> {
+    /// Reads through a view into typed memory, from `offset` on, which counts elements of the view.
+    /// Returns how many of the bytes are before the end of the file. The others are zero.
+    ///
+    /// # Errors
+    /// As [`File::read_at`]; `Invalid` if the type is not within the memory, or its parts may
+    /// overlap. `TooLarge` if the view reaches beyond the largest offset of a file.
+    pub async fn read_view(&self, view: &FileView, offset: u64, memory: impl Into<TypedMemory>) -> Result<u64, Error> {
+        let during = |error: Error| error.during(format!("read of {}", self.path()));
+        let (range, sizes) = self.move_view(Direction::Read, view, offset, memory.into()).await.map_err(during)?;
+        self.check_lengths(&sizes).await.map_err(during)?;
+        let last = range.end.checked_sub(1).and_then(|last| view.offset_of(last)).map_or(0, |last| last + 1);
+        let size = self.end_of(&sizes, last).await.map_err(during)?;
+        Ok(view.size_below(size).clamp(range.start, range.end) - range.start)
+    }
+
+    /// Writes typed memory through a view, from `offset` on, which counts elements of the view. The
+    /// bytes reach the disk with [`File::sync`].
+    ///
+    /// # Errors
+    /// As [`File::write_at`]; those of [`File::read_view`].
+    pub async fn write_view(&self, view: &FileView, offset: u64, memory: impl Into<TypedMemory>) -> Result<(), Error> {
+        let during = |error: Error| error.during(format!("write of {}", self.path()));
+        self.client.withdraw_size(self.handle()).await.map_err(during)?;
+        self.move_view(Direction::Write, view, offset, memory.into()).await.map(drop).map_err(during)
+    }
+
+    /// Moves all bytes. Returns the range of the stream, and the sizes of the datafiles that were
+    /// accessed.
+    async fn move_view(
+        &self,
+        direction: Direction,
+        view: &FileView,
+        offset: u64,
+        typed: TypedMemory,
+    ) -> Result<(std::ops::Range<u64>, Vec<Option<u64>>), Error> {
+        if direction == Direction::Read && typed.datatype.may_overlap() {
+            return Err(Error::new(ErrorCode::Invalid, "a read into a type whose parts may overlap"));
+        }
+        let memory = typed.pieces().map_err(refused)?;
+        let total = memory.remaining();
+        let beyond = || Error::new(ErrorCode::TooLarge, format!("a view from its element {offset} on"));
+        let first = offset.checked_mul(view.etype().size()).ok_or_else(beyond)?;
+        let file = view.cursor(first, total).map_err(refused)?;
+        let end = first + total;
+        self.connect(|_| true).await;
+        let (limits, encoded) = (self.limits(), view.encoded_len());
+        let room = limits.request.checked_sub(encoded.saturating_add(PART_COST + TABLE_COST + PIECE_COST));
+        let paired = Paired { file, memory, distribution: *self.distribution(), first };
+        let direct = room.map_or(0, |room| (1 + room / PIECE_COST).min(limits.pieces));
+        let buffers = Locked::new(Vec::new());
+        let access = &Access { direction, view, typed: &typed, paired, limits, direct, buffers };
+        let span = WINDOW.min(limits.transfer);
+        let starts = (0..total.div_ceil(span)).map(|window| first + window * span);
+        let one = async |start: u64| match room {
+            Some(_) => self.window(access, start, span.min(end - start)).await,
+            None => self.listed(access, start, span.min(end - start)).await,
+        };
+        let mut windows = stream::iter(starts).map(one).buffer_unordered(WINDOWS);
+        let mut sizes = vec![None; self.inner.servers.len()];
+        let mut failures: Vec<Failure> = Vec::new();
+        while let Some(window) = windows.next().await {
+            for (index, result) in window? {
+                match result {
+                    Ok(size) => sizes[index] = sizes[index].max(Some(size)),
+                    Err(failure) => add_failure(&mut failures, failure),
+                }
+            }
+            if !failures.is_empty() {
+                break;
+            }
+        }
+        drop(windows);
+        match failures.is_empty() {
+            true => Ok((first..end, sizes)),
+            false => Err(self.explain(Error::combined(failures)).await),
+        }
+    }
+
+    /// Moves a window. Returns the size of each datafile that has a share of it.
+    async fn window(
+        &self,
+        access: &Access<'_>,
+        position: u64,
+        span: u64,
+    ) -> Result<Vec<(usize, Result<u64, Failure>)>, Error> {
+        let mut shares = vec![Share::default(); self.inner.servers.len()];
+        access.paired.for_each(position, span, |server, at, len| shares[server].add(at, len, access.direct));
+        let packed = shares.iter().any(|share| share.many);
+        let buffer = match packed {
+            true => Some(match access.buffers.with(Vec::pop) {
+                Some(buffer) => buffer,
+                None => {
+                    Memory::zeroed(WINDOW as usize).map_err(|error| Error::new(ErrorCode::Io, error.to_string()))?
+                }
+            }),
+            false => None,
+        };
+        // Where the share of each server is in the buffer, if it is packed.
+        let mut places = vec![0; shares.len()];
+        let mut end = 0;
+        for (place, share) in places.iter_mut().zip(&shares).filter(|(_, share)| share.many) {
+            (*place, end) = (end, end + share.len as usize);
+        }
+        let copy = |direction: Direction, buffer: &Memory| {
+            let (mut places, memory) = (places.clone(), &access.typed.memory);
+            access.paired.for_each(position, span, |server, at, len| {
+                if shares[server].many {
+                    match direction {
+                        Direction::Write => buffer.copy_from_memory(places[server], memory, at, len),
+                        Direction::Read => memory.copy_from_memory(at, buffer, places[server], len),
+                    }
+                    places[server] += len;
+                }
+            });
+        };
+        if let (Direction::Write, Some(buffer)) = (access.direction, &buffer) {
+            copy(Direction::Write, buffer);
+        }
+        let one = async |(index, share): (usize, &Share)| {
+            let memory: MemList = match &buffer {
+                Some(buffer) if share.many => MemList::from(buffer.slice(places[index], share.len as usize)),
+                _ => {
+                    let slice = |piece: &Region| access.typed.memory.slice(piece.offset as usize, piece.len as usize);
+                    share.pieces.iter().map(slice).collect()
+                }
+            };
+            let result = self.share(access, index, (position, span), memory).await;
+            (index, result)
+        };
+        let concerned = shares.iter().enumerate().filter(|(_, share)| share.len > 0);
+        let results = join_all(concerned.map(one)).await;
+        if let Some(buffer) = buffer {
+            let all = results.iter().all(|(_, result)| result.is_ok());
+            if access.direction == Direction::Read && all {
+                copy(Direction::Read, &buffer);
+            }
+            access.buffers.with(|buffers| buffers.push(buffer));
+        }
+        Ok(results)
+    }
+
+    /// Moves a server's share of a window.
+    async fn share(
+        &self,
+        access: &Access<'_>,
+        index: usize,
+        (position, span): (u64, u64),
+        memory: MemList,
+    ) -> Result<u64, Failure> {
+        let (_, datafile) = self.inner.layout.datafiles()[index];
+        let view = access.view.clone();
+        let part = ViewPart::new(view, *self.distribution(), index as u32, (position, span), memory.len() as u64)
+            .map_err(|error| Failure::at(self.inner.servers[index].clone(), error.code, error.detail))?;
+        let hull = part.hull();
+        let (body, data) = match access.direction {
+            Direction::Read => (IodRequest::ReadView { datafile, part }, Body::In(memory)),
+            Direction::Write => (IodRequest::WriteView { datafile, part }, Body::Out(memory)),
+        };
+        self.request(access.direction, index, body, data, access.limits.lists).await.map_err(|failure| {
+            let ranges = if failure.physical.is_empty() { vec![hull] } else { failure.physical.clone() };
+            failure.of_ranges(file_ranges(self.distribution(), index, &ranges))
+        })
+    }
+
+    /// Moves a window by lists, for a view that is too long for a request.
+    async fn listed(
+        &self,
+        access: &Access<'_>,
+        position: u64,
+        span: u64,
+    ) -> Result<Vec<(usize, Result<u64, Failure>)>, Error> {
+        let (mut file, end) = (access.paired.file.clone(), position + span);
+        file.seek(position);
+        let mut ranges = vec![Region::new(0, 0); LISTED];
+        while file.position() < end {
+            let at = file.position();
+            let found = file.next_batch(&mut ranges, end - at);
+            let mut pieces: Vec<Region> = Vec::new();
+            access.paired.for_each(at, file.position() - at, |_, place, len| join(&mut pieces, place, len));
+            let slice = |piece: &Region| access.typed.memory.slice(piece.offset as usize, piece.len as usize);
+            let memory: MemList = pieces.iter().map(slice).collect();
+            match access.direction {
+                Direction::Read => drop(self.read_list(&ranges[..found], memory).await?),
+                Direction::Write => self.write_list(&ranges[..found], memory).await?,
+            }
+        }
+        Ok(Vec::new())
+    }
+}
