@@ -236,11 +236,32 @@ fn a_view_knows_its_part_of_a_strip() {
     assert!(pieces.iter().all(|piece| piece.offset / strip == 7 && piece.offset % 12 == 100 % 12));
     assert_eq!(view.offset_of(4_000_000_000), Some(100 + 12_000_000_000));
     assert_eq!((view.offset_of(u64::MAX), view.size_below(0), view.size_below(101)), (None, 0, 1));
-    assert!(view.cursor(u64::MAX, 1).is_err() && view.cursor(MAX_OFFSET / 3, 1).is_err());
+    assert_eq!((view.cursor(7, 0).unwrap().position(), view.cursor(0, 0).unwrap().remaining()), (7, 0));
+    assert!(
+        view.cursor(u64::MAX, 1).is_err()
+            && view.cursor(u64::MAX, 0).is_err()
+            && view.cursor(MAX_OFFSET / 3, 1).is_err()
+    );
     let all = FileView::default();
     assert_eq!((all.offset_of(17), all.size_below(17), all.size_below(u64::MAX)), (Some(17), 17, MAX_OFFSET));
     assert_eq!(walk(all.cursor(5, 10).unwrap(), &[1], &[u64::MAX]), [Region::new(5, 10)]);
     assert_eq!(walk(all.cursor(MAX_OFFSET - 1, 1).unwrap(), &[1], &[u64::MAX]), [Region::new(MAX_OFFSET - 1, 1)]);
+}
+
+/// A cursor that is done stands in front of a piece that no file can have.
+#[test]
+fn a_view_ends_where_offsets_end() {
+    let int = &Datatype::INT32;
+    let pair = Datatype::vector(2, 1, 3, int).unwrap();
+    for far in [int, &pair] {
+        let filetype = Datatype::structure(&[(1, 0, int), (1, 1 << 61, far), (1, 1 << 61 | 64, int)]).unwrap();
+        let first = MAX_OFFSET - (1 << 60);
+        let view = FileView::new(first, Datatype::BYTE, filetype).unwrap();
+        assert_eq!((view.offset_of(3), view.offset_of(4)), (Some(first + 3), None));
+        assert_eq!(view.size_below(u64::MAX), 4);
+        assert_eq!(walk(view.cursor(0, 4).unwrap(), &[2], &[u64::MAX]), [Region::new(first, 4)]);
+        assert_eq!(view.cursor(0, 5).unwrap_err().code, ErrorCode::TooLarge);
+    }
 }
 
 #[test]
