@@ -1,6 +1,6 @@
 //! Examples of the standard, calculated by hand, and types that are equal in their normal form.
 
-use super::{BASE, Model, encoded, walk};
+use super::{BASE, Model, decoded, encoded, walk};
 use crate::limits::{MAX_DISPLACEMENT, MAX_OFFSET};
 use crate::{Cursor, Datatype, Distribute, ErrorCode, FileView, GridDimension, Order, Region};
 
@@ -160,6 +160,11 @@ fn the_normal_form_is_the_simplest() {
     // But one that is there several times is not copied.
     let several = Datatype::hindexed_block(1, &[0, 100, 300], &inner).unwrap();
     assert_eq!((several.table().nodes.len(), several.table().entries.len(), several.pieces()), (2, 6, 9));
+    let places: Vec<i64> = (0..1000).map(|n| n * 100_000 + n * n % 7).collect();
+    let long =
+        Datatype::hindexed_block(1, &places, &Datatype::hindexed_block(1, &places[..500], int).unwrap()).unwrap();
+    assert_eq!((long.table().entries.len(), long.size()), (1500, 2_000_000));
+    assert_eq!(decoded(&encoded(&long)).unwrap(), long);
     // A list may be long if it is regular. Neighbours are one entry.
     let long: Vec<(u64, i64)> = (0..100_000).map(|n| (1, 2 * n)).collect();
     assert_eq!(Datatype::indexed(&long, int).unwrap(), vector(100_000, 1, 2, int));
