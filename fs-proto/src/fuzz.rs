@@ -99,6 +99,15 @@ pub fn datatype(bytes: &[u8]) {
     let again = postcard::to_extend(&datatype, Vec::new()).expect("a vector takes all that is written");
     assert_eq!(postcard::from_bytes::<Datatype>(&again).expect("its own encoding"), datatype);
     assert!(datatype.pieces() <= datatype.size() && datatype.size() <= MAX_DISPLACEMENT as u64);
+    // A view whose type is cut by the end of all offsets.
+    if let Ok(view) = FileView::new(MAX_OFFSET - datatype.extent() / 2, Datatype::BYTE, datatype.clone()) {
+        let len = view.size_below(u64::MAX);
+        assert_eq!(view.offset_of(len), None);
+        let last = len.saturating_sub(9);
+        let mut cursor = view.cursor(last, len - last).expect("bytes that have offsets");
+        while cursor.next_batch(&mut [Region::new(0, 0); 2], 5) > 0 {}
+        assert_eq!(cursor.position(), len);
+    }
     let view = FileView::new(0, Datatype::BYTE, datatype.clone());
     for count in [1, 3] {
         let Ok(mut cursor) = datatype.cursor(count, datatype.true_lb().unsigned_abs()) else { return };

@@ -215,15 +215,19 @@ impl Builder {
     /// Replaces each list that is one entry of a list, and only one, by its entries.
     fn flat(&mut self, entries: Vec<(i64, Part)>) -> Result<Vec<(i64, Part)>, FsError> {
         let mut uses: BTreeMap<u32, usize> = BTreeMap::new();
-        let mut len = entries.len();
         for (_, part) in &entries {
             if let Part::Node(id) = part
-                && let Form::List(inner) = &*self.nodes[*id as usize].0
+                && matches!(*self.nodes[*id as usize].0, Form::List(_))
             {
                 *uses.entry(*id).or_default() += 1;
-                len += inner.len();
             }
         }
+        uses.retain(|_, count| *count == 1);
+        let inner = uses.keys().map(|id| match &*self.nodes[*id as usize].0 {
+            Form::List(inner) => inner.len(),
+            Form::Loop { .. } => 0,
+        });
+        let len = entries.len() + inner.sum::<usize>();
         steps(len);
         if let Some(left) = &mut self.left {
             *left =
@@ -235,7 +239,7 @@ impl Builder {
         let mut flat = Vec::with_capacity(len);
         for (at, part) in entries {
             if let Part::Node(id) = part
-                && uses.get(&id) == Some(&1)
+                && uses.contains_key(&id)
                 && let Form::List(inner) = &*self.nodes[id as usize].0
             {
                 for (displacement, part) in inner {

@@ -7,7 +7,9 @@
 //! **Invariants**
 //! 1. The frames lead from the top to the part that has the next byte. Frame *n* + 1 is within the
 //!    part that the index of frame *n* names. There are no frames at the end of the stream.
-//! 2. All pieces are within the offsets that were checked when the cursor was made.
+//! 2. All pieces are within the offsets that were checked when the cursor was made. The end of a
+//!    stream may be within an instance: behind it, frames may name bytes that have no offset, and
+//!    their places wrap.
 //! 3. Pieces of a batch are not empty and are not adjacent to each other. A batch ends between two
 //!    pieces that are, only if it reached its bytes.
 //! 4. A batch takes a bounded number of steps for each piece: each part that is a node has two
@@ -165,7 +167,7 @@ impl Cursor {
                 self.within = step.rest;
                 return;
             };
-            (node, base, at) = (inner, base + step.displacement, step.rest);
+            (node, base, at) = (inner, base.wrapping_add(step.displacement), step.rest);
         }
     }
 
@@ -183,7 +185,9 @@ impl Cursor {
                 _ => None,
             };
             match next {
-                Some((Part::Node(inner), displacement)) => return self.descend(inner, base + displacement, 0),
+                Some((Part::Node(inner), displacement)) => {
+                    return self.descend(inner, base.wrapping_add(displacement), 0);
+                }
                 Some((Part::Bytes(_), _)) => return,
                 None => self.depth -= 1,
             }
@@ -251,7 +255,7 @@ impl Batch<'_> {
     fn entries(&mut self, frame: Frame, mut within: u64, entries: &[Entry]) -> (u64, u64, bool) {
         for (index, entry) in entries.iter().enumerate().skip(frame.index as usize) {
             let Part::Bytes(len) = entry.part else { return (index as u64, 0, true) };
-            let taken = self.push(frame.base + entry.displacement + within as i64, len - within);
+            let taken = self.push(frame.base.wrapping_add(entry.displacement) + within as i64, len - within);
             if within + taken < len {
                 return (index as u64, within + taken, false);
             }

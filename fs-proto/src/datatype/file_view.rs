@@ -107,14 +107,13 @@ impl FileView {
     /// are those of the view. Its pieces are in ascending order.
     ///
     /// # Errors
-    /// `TooLarge` if a byte is beyond [`MAX_OFFSET`].
+    /// `TooLarge` if they end beyond [`MAX_OFFSET`].
     pub fn cursor(&self, position: u64, len: u64) -> Result<Cursor, FsError> {
         let outside = || too_large(format!("{len} bytes at {position} of a view exceed all offsets"));
         let end = position.checked_add(len).ok_or_else(outside)?;
-        if len == 0 {
-            return Ok(Cursor::new(&self.filetype, 0, 0, 0));
+        if let Some(last) = end.checked_sub(1) {
+            self.offset_of(last).ok_or_else(outside)?;
         }
-        self.offset_of(end - 1).ok_or_else(outside)?;
         let count = end.div_ceil(self.filetype.size());
         let mut cursor = Cursor::new(&self.filetype, count, self.first() as i64, end);
         cursor.seek(position);

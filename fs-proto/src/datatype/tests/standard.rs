@@ -1,6 +1,6 @@
 //! Examples of the standard, calculated by hand, and types that are equal in their normal form.
 
-use super::{BASE, Model, encoded, walk};
+use super::{BASE, Model, decoded, encoded, walk};
 use crate::limits::{MAX_DISPLACEMENT, MAX_OFFSET};
 use crate::{Cursor, Datatype, Distribute, ErrorCode, FileView, GridDimension, Order, Region};
 
@@ -160,6 +160,11 @@ fn the_normal_form_is_the_simplest() {
     // But one that is there several times is not copied.
     let several = Datatype::hindexed_block(1, &[0, 100, 300], &inner).unwrap();
     assert_eq!((several.table().nodes.len(), several.table().entries.len(), several.pieces()), (2, 6, 9));
+    let places: Vec<i64> = (0..1000).map(|n| n * 100_000 + n * n % 7).collect();
+    let long =
+        Datatype::hindexed_block(1, &places, &Datatype::hindexed_block(1, &places[..500], int).unwrap()).unwrap();
+    assert_eq!((long.table().entries.len(), long.size()), (1500, 2_000_000));
+    assert_eq!(decoded(&encoded(&long)).unwrap(), long);
     // A list may be long if it is regular. Neighbours are one entry.
     let long: Vec<(u64, i64)> = (0..100_000).map(|n| (1, 2 * n)).collect();
     assert_eq!(Datatype::indexed(&long, int).unwrap(), vector(100_000, 1, 2, int));
@@ -236,11 +241,32 @@ fn a_view_knows_its_part_of_a_strip() {
     assert!(pieces.iter().all(|piece| piece.offset / strip == 7 && piece.offset % 12 == 100 % 12));
     assert_eq!(view.offset_of(4_000_000_000), Some(100 + 12_000_000_000));
     assert_eq!((view.offset_of(u64::MAX), view.size_below(0), view.size_below(101)), (None, 0, 1));
-    assert!(view.cursor(u64::MAX, 1).is_err() && view.cursor(MAX_OFFSET / 3, 1).is_err());
+    assert_eq!((view.cursor(7, 0).unwrap().position(), view.cursor(0, 0).unwrap().remaining()), (7, 0));
+    assert!(
+        view.cursor(u64::MAX, 1).is_err()
+            && view.cursor(u64::MAX, 0).is_err()
+            && view.cursor(MAX_OFFSET / 3, 1).is_err()
+    );
     let all = FileView::default();
     assert_eq!((all.offset_of(17), all.size_below(17), all.size_below(u64::MAX)), (Some(17), 17, MAX_OFFSET));
     assert_eq!(walk(all.cursor(5, 10).unwrap(), &[1], &[u64::MAX]), [Region::new(5, 10)]);
     assert_eq!(walk(all.cursor(MAX_OFFSET - 1, 1).unwrap(), &[1], &[u64::MAX]), [Region::new(MAX_OFFSET - 1, 1)]);
+}
+
+/// A cursor that is done stands in front of a piece that no file can have.
+#[test]
+fn a_view_ends_where_offsets_end() {
+    let int = &Datatype::INT32;
+    let pair = Datatype::vector(2, 1, 3, int).unwrap();
+    for far in [int, &pair] {
+        let filetype = Datatype::structure(&[(1, 0, int), (1, 1 << 61, far), (1, 1 << 61 | 64, int)]).unwrap();
+        let first = MAX_OFFSET - (1 << 60);
+        let view = FileView::new(first, Datatype::BYTE, filetype).unwrap();
+        assert_eq!((view.offset_of(3), view.offset_of(4)), (Some(first + 3), None));
+        assert_eq!(view.size_below(u64::MAX), 4);
+        assert_eq!(walk(view.cursor(0, 4).unwrap(), &[2], &[u64::MAX]), [Region::new(first, 4)]);
+        assert_eq!(view.cursor(0, 5).unwrap_err().code, ErrorCode::TooLarge);
+    }
 }
 
 #[test]
