@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bmi::Addr;
-use fs_proto::{ErrorCode, Region};
+use fs_proto::{ErrorCode, FsError, Region};
 
 /// A server, as named in errors, plans and listings.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,6 +130,13 @@ impl Failure {
 /// `fn main() -> Result<(), fs_client::Error>` reports it readably.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
+
+impl From<FsError> for Error {
+    /// What this side refuses, such as a type that cannot be.
+    fn from(error: FsError) -> Error {
+        Error::new(error.code, error.detail)
+    }
+}
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,7 +11,7 @@ use crate::limits::{
 };
 use crate::{
     Datatype, FileView, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, Region, Regions, ReplyBody,
-    RequestBody,
+    RequestBody, ViewPart,
 };
 
 fn check_regions(regions: &Regions) {
@@ -21,6 +21,15 @@ fn check_regions(regions: &Regions) {
         region.len
     });
     assert_eq!(lens.sum::<u64>(), regions.total());
+}
+
+/// The first ranges of a part are valid, and it ends or goes on.
+fn check_part(part: &ViewPart) {
+    let (mut cursor, mut ranges) = (part.pieces(), [Region::new(0, 0); 16]);
+    for _ in 0..4 {
+        let Ok(found) = cursor.next_batch(&mut ranges, u64::MAX) else { return };
+        assert!(ranges[..found].iter().all(|range| !range.is_empty() && range.end().is_some()), "{ranges:?}");
+    }
 }
 
 fn check_place(place: &Place) {
@@ -37,6 +46,7 @@ pub fn request(bytes: &[u8]) {
         RequestBody::Iod(IodRequest::Write { regions, .. } | IodRequest::Read { regions, .. }) => {
             check_regions(regions)
         }
+        RequestBody::Iod(IodRequest::WriteView { part, .. } | IodRequest::ReadView { part, .. }) => check_part(part),
         RequestBody::Iod(
             IodRequest::Remove { datafiles }
             | IodRequest::Sync { datafiles }

@@ -152,11 +152,6 @@ fn join(pieces: &mut Vec<Region>, at: usize, len: usize) {
     }
 }
 
-/// What this side refuses.
-fn refused(error: FsError) -> Error {
-    Error::new(error.code, error.detail)
-}
-
 /// A read or write of a view.
 struct Access<'a> {
     direction: Direction,
@@ -209,11 +204,11 @@ impl<S: Threading> File<S> {
         if direction == Direction::Read && typed.datatype.may_overlap() {
             return Err(Error::new(ErrorCode::Invalid, "a read into a type whose parts may overlap"));
         }
-        let memory = typed.pieces().map_err(refused)?;
+        let memory = typed.pieces()?;
         let total = memory.remaining();
         let beyond = || Error::new(ErrorCode::TooLarge, format!("a view from its element {offset} on"));
         let first = offset.checked_mul(view.etype().size()).ok_or_else(beyond)?;
-        let file = view.cursor(first, total).map_err(refused)?;
+        let file = view.cursor(first, total)?;
         let end = first + total;
         self.connect(|_| true).await;
         let (limits, encoded) = (self.limits(), view.encoded_len());

@@ -146,3 +146,79 @@ impl PartCursor<'_> {
         Ok(found)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::datatype::Datatype;
+    use crate::error::ErrorCode;
+
+    fn view(blocks: &[(u64, u64)]) -> FileView {
+        let mut end = 0;
+        let blocks: Vec<(u64, i64)> = blocks
+            .iter()
+            .map(|(gap, len)| {
+                let at = end + *gap as i64;
+                end = at + *len as i64;
+                (*len, at)
+            })
+            .collect();
+        FileView::new(blocks[0].0, Datatype::BYTE, Datatype::hindexed(&blocks, &Datatype::BYTE).unwrap()).unwrap()
+    }
+
+    /// Returns the place of each byte of a part, taken in batches of `room` pieces and `most` bytes.
+    fn places(part: &ViewPart, room: usize, most: u64) -> Vec<u64> {
+        let (mut cursor, mut out, mut all) = (part.pieces(), vec![Region::new(0, 0); room], Vec::new());
+        while cursor.remaining() > 0 {
+            let found = cursor.next_batch(&mut out, most).unwrap();
+            all.extend(out[..found].iter().flat_map(|piece| piece.offset..piece.offset + piece.len));
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn the_parts_of_all_datafiles_are_the_range(
+            blocks in proptest::collection::vec((0..9000u64, 1..9000u64), 1..6), servers in 1..5u32,
+            (position, span) in (0..20_000u64, 1..60_000u64), (room, most) in (1..9usize, 1..20_000u64),
+        ) {
+            let (view, distribution) = (view(&blocks), Distribution::simple_stripe(4096, servers).unwrap());
+            let mut shares: Vec<Vec<u64>> = vec![Vec::new(); servers as usize];
+            for at in position..position + span {
+                let location = distribution.locate(view.offset_of(at).unwrap());
+                shares[location.server].push(location.physical);
+            }
+            for (index, share) in shares.iter().enumerate() {
+                let new = |len| ViewPart::new(view.clone(), distribution, index as u32, (position, span), len);
+                let part = new(share.len() as u64).unwrap();
+                prop_assert!(places(&part, room, most) == *share);
+                let hull = part.hull();
+                prop_assert!(share.iter().all(|at| (hull.offset..hull.offset + hull.len).contains(at)));
+                if (share.len() as u64) < span {
+                    let (more, mut out) = (new(share.len() as u64 + 1).unwrap(), [Region::new(0, 0); 64]);
+                    let mut cursor = more.pieces();
+                    let error = std::iter::from_fn(|| Some(cursor.next_batch(&mut out, u64::MAX))).find_map(Result::err);
+                    prop_assert_eq!(error.unwrap().code, ErrorCode::Invalid);
+                }
+            }
+            prop_assert!(ViewPart::new(view.clone(), distribution, servers, (position, span), 0).is_err());
+            prop_assert!(ViewPart::new(view, distribution, 0, (position, span), span + 1).is_err());
+        }
+    }
+
+    /// A batch ends although all bytes are in the strips of the other datafile, and the others are
+    /// not looked at one by one if there is none.
+    #[test]
+    fn a_search_has_breaks_and_jumps_over_what_has_no_bytes() {
+        let distribution = Distribution::simple_stripe(4096, 2).unwrap();
+        let other = view(&[(0, 1), (8191, 1)]);
+        let part = ViewPart::new(other, distribution, 1, (0, 1_000_000), 1).unwrap();
+        let (mut cursor, mut out) = (part.pieces(), [Region::new(0, 0); 4]);
+        assert_eq!(cursor.next_batch(&mut out, 1), Ok(0), "not yet");
+        let sparse = view(&[(0, 1), (1 << 50, 1)]);
+        let part = ViewPart::new(sparse, distribution, 0, (0, 2), 2).unwrap();
+        assert_eq!(part.pieces().next_batch(&mut out, 2), Ok(2));
+    }
+}

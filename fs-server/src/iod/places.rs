@@ -41,7 +41,7 @@ impl<'a> Places<'a> {
     pub(super) fn rest(self) -> Rest<'a> {
         match self {
             Places::Listed(regions) => Rest::Listed(Listed::of(regions)),
-            Places::Seen(part) => Rest::Seen(part.pieces()),
+            Places::Seen(part) => Rest::Seen(Box::new(part.pieces())),
         }
     }
 
@@ -92,7 +92,7 @@ impl<'a> Listed<'a> {
 /// What is left of a request, which is taken from its beginning on.
 pub(super) enum Rest<'a> {
     Listed(Listed<'a>),
-    Seen(PartCursor<'a>),
+    Seen(Box<PartCursor<'a>>),
 }
 
 impl Rest<'_> {

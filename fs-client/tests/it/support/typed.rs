@@ -148,7 +148,7 @@ pub async fn lists<S: Threading>(client: &Client<S>, servers: u32, rounds: u64) 
     for seed in 0..rounds {
         let mut random = Random::new(seed);
         let mut draw = |below: u64| random.number() % below;
-        let entries = if seed == 0 { 20_000 } else { 1 + draw(60) };
+        let entries = if seed == 0 { 12_000 } else { 1 + draw(60) };
         let (mut end, mut blocks) = (0, Vec::new());
         for _ in 0..entries {
             end += draw(300) as i64;
@@ -162,4 +162,9 @@ pub async fn lists<S: Threading>(client: &Client<S>, servers: u32, rounds: u64) 
         let count = filetype.size() * 2 / in_memory.size();
         check(client, &at, (&view, draw(500)), (&in_memory, count)).await;
     }
+}
+
+/// Any thread may use typed accesses.
+fn _are_send(file: &fs_client::SharedFile, view: &FileView, memory: &Memory) -> (impl Send, impl Send) {
+    (file.read_view(view, 0, memory), file.write_view(view, 0, memory))
 }

@@ -135,6 +135,8 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
             sync
         }),
         (datafile(), regions()).prop_map(|(datafile, regions)| IodRequest::Read { datafile, regions }),
+        (datafile(), view_part()).prop_map(|(datafile, part)| IodRequest::WriteView { datafile, part }),
+        (datafile(), view_part()).prop_map(|(datafile, part)| IodRequest::ReadView { datafile, part }),
         (datafile(), any::<u64>()).prop_map(|(datafile, size)| IodRequest::Truncate { datafile, size }),
         (datafile(), any::<u32>()).prop_map(|(first, count)| IodRequest::Create { first, count }),
         (datafile(), any::<u32>()).prop_map(|(first, count)| IodRequest::Discard { first, count }),
@@ -165,6 +167,18 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
             len
         }),
     ]
+}
+
+fn view_part() -> impl Strategy<Value = ViewPart> {
+    (1..40u64, 1..40u64, 0..40u64, (1..5u32, 0..5u32), 0..1000u64).prop_map(
+        |(count, len, gap, (servers, index), at)| {
+            let block = Datatype::bytes(len).expect("a few bytes");
+            let filetype = Datatype::hvector(count, 1, (len + gap) as i64, &block).expect("a short type");
+            let view = FileView::new(at, Datatype::BYTE, filetype).expect("ascending");
+            let distribution = Distribution::simple_stripe(4096, servers).expect("a valid one");
+            ViewPart::new(view, distribution, index % servers, (at, 900), len).expect("a valid part")
+        },
+    )
 }
 
 fn hints() -> impl Strategy<Value = CacheHints> {

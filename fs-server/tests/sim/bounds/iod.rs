@@ -4,7 +4,9 @@ use bmi::paths::Path;
 use bmi_cache::{ArenaSettings, Frames, Settings};
 use bmi_sim::SimConfig;
 use fs_proto::limits::{MAX_DATAFILES, MAX_REGIONS};
-use fs_proto::{CacheHints, ClusterId, Identity, Start, StoreId, VIEW_WINDOW};
+use fs_proto::{
+    CacheHints, ClusterId, Datatype, Distribution, FileView, Identity, Start, StoreId, VIEW_WINDOW, ViewPart,
+};
 use fs_server::embedded::SimStore;
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, Standing, serve};
@@ -129,6 +131,44 @@ impl Server {
         costs.max().unwrap()
     }
 
+    /// Returns what the worst part of a view costs that is written to a datafile, or read: of bytes
+    /// near each other and in a unit each, and of bytes that are all in the other datafile.
+    fn view(&self, datafile: DatafileHandle, is_write: bool) -> Cost {
+        let (inside, ahead) = (Path::ServerBased, Path::FastRdma);
+        let parts =
+            [(4, 0, 60_000, ahead), (4, 0, 200_000, inside), (UNIT, 0, 20_000, inside), (2 * UNIT, 1, 1, inside)];
+        let costs = parts.into_iter().map(|(distance, index, len, path)| {
+            let filetype = Datatype::resized(0, distance as i64, &Datatype::BYTE).unwrap();
+            let view = FileView::new(0, Datatype::BYTE, filetype).unwrap();
+            let (distribution, span) = match index {
+                0 => (Distribution::simple_stripe(UNIT, 1).unwrap(), len),
+                _ => (Distribution::simple_stripe(UNIT, 2).unwrap(), 1_000_000),
+            };
+            let part = ViewPart::new(view, distribution, index, (0, span), len).unwrap();
+            self.client.forced.set(Some(path));
+            let cost = cost_on(&self.world, &self.node, async || {
+                let memory = MemList::from(vec![1; len as usize]);
+                let done = match is_write {
+                    true => {
+                        self.client
+                            .iod_with(self.peer, IodRequest::WriteView { datafile, part }, Body::Out(memory))
+                            .await
+                    }
+                    false => {
+                        self.client.iod_with(self.peer, IodRequest::ReadView { datafile, part }, Body::In(memory)).await
+                    }
+                };
+                match done {
+                    Ok(_) => assert_eq!(index, 0),
+                    Err(error) => assert_eq!((index, error.code), (1, ErrorCode::Invalid), "{error}"),
+                }
+            });
+            self.client.forced.set(None);
+            cost
+        });
+        costs.max().unwrap()
+    }
+
     /// Writes a byte to each of very many units of a datafile.
     fn dirty(&self, datafile: DatafileHandle) {
         let hints = CacheHints { unit: Some(UNIT as u32), ..CacheHints::default() };
@@ -159,6 +199,8 @@ rows! { ROWS of IodRequest for Server {
     IodRequest::Ping => "nothing", FEW, |server| server.cost(IodRequest::Ping);
     IodRequest::Write { .. } => "most regions", LIST, |server| server.list(file(1), true);
     IodRequest::Read { .. } => "most regions", LIST, |server| server.list(file(1), false);
+    IodRequest::WriteView { .. } => "very many bytes, alone or of others", LIST, |server| server.view(file(14), true);
+    IodRequest::ReadView { .. } => "very many bytes, alone or of others", LIST, |server| server.view(file(14), false);
     IodRequest::Truncate { .. } => "of very many dirty units", DATAFILES, |server| {
         server.dirty(file(2));
         server.cost(IodRequest::Truncate { datafile: file(2), size: 1 })
