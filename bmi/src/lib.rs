@@ -245,6 +245,7 @@
 #![warn(missing_docs)]
 
 mod backends;
+pub mod group;
 mod host;
 pub mod rpc;
 
