@@ -15,7 +15,6 @@ use super::error::GroupError;
 use super::members::Members;
 use super::wakers::Wakers;
 use super::wire::{GREETING, Greeting, NOTICE, Notice};
-use crate::polled::OpId;
 use crate::threading::Threading;
 use crate::{Addr, Endpoint, Error, ErrorKind, Message, Peer, Scheme};
 
@@ -39,19 +38,12 @@ struct State<S: Threading> {
     groups: BTreeMap<u64, Weak<Members<S>>>,
     /// Members of groups that are not known yet, with the group and their rank.
     early: VecDeque<(u64, u32, Peer<S>)>,
-    /// Connections that end.
-    leaving: Vec<OpId>,
 }
 
 impl<S: Threading> Door<S> {
     pub(super) fn new(endpoint: Endpoint<S>) -> Arc<Door<S>> {
-        let state = State {
-            listening: Vec::new(),
-            meetings: BTreeMap::new(),
-            groups: BTreeMap::new(),
-            early: VecDeque::new(),
-            leaving: Vec::new(),
-        };
+        let state =
+            State { listening: Vec::new(), meetings: BTreeMap::new(), groups: BTreeMap::new(), early: VecDeque::new() };
         Arc::new(Door { endpoint, wakers: Arc::default(), state: Mutex::new(state) })
     }
 
@@ -166,14 +158,6 @@ impl<S: Threading> Door<S> {
                 }
             },
         }
-    }
-
-    /// Ends the connections of a group. Nobody waits for that, and what it leaves is taken later.
-    pub(super) fn disconnect(&self, members: &Members<S>) {
-        let ending = members.disconnect();
-        let mut state = self.lock();
-        state.leaving.extend(ending);
-        self.endpoint.with(|engine| state.leaving.retain(|op| engine.is_known(*op) && engine.poll_op(*op).is_none()));
     }
 }
 

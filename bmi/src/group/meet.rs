@@ -78,7 +78,7 @@ pub(super) async fn meet<S: Threading>(
                     met => {
                         let met = running.end(met).await;
                         if met.is_err() {
-                            door.disconnect(&members);
+                            members.disconnect();
                         }
                         return met.map(|()| members);
                     }
@@ -86,7 +86,7 @@ pub(super) async fn meet<S: Threading>(
             }
             Err(error) => error,
         };
-        door.disconnect(&members);
+        members.disconnect();
         if !failed.is_retryable() || endpoint.now() + pause >= deadline {
             return Err(GroupError::Member { rank: 0, error: failed });
         }

@@ -28,7 +28,7 @@ use super::error::GroupError;
 use super::options::GroupOptions;
 use super::wakers::Wakers;
 use super::wire::{LONGEST_NOTICE, NOTICE, Notice};
-use crate::polled::{Completion, OpId};
+use crate::polled::Completion;
 use crate::threading::Threading;
 use crate::{Addr, Endpoint, Error, ErrorKind, Memory, Operation, Options, Peer, PeerId, Tag};
 
@@ -258,10 +258,15 @@ impl<S: Threading> Members<S> {
         lines.filter_map(|line| if let Line::Up(peer) = line { Some(peer) } else { None }).collect()
     }
 
-    /// Ends all connections after what was sent on them. Returns the operations that do.
-    pub(super) fn disconnect(&self) -> Vec<OpId> {
-        let (peers, grace) = (self.take_peers(), Options::default());
-        peers.iter().filter_map(|peer| self.endpoint.with(|engine| engine.disconnect(peer.id(), grace)).ok()).collect()
+    /// Ends all connections after what was sent on them. Nobody waits for that.
+    pub(super) fn disconnect(&self) {
+        for peer in self.take_peers() {
+            self.endpoint.with(|engine| {
+                if let Ok(ending) = engine.disconnect(peer.id(), Options::default()) {
+                    engine.abandon(ending);
+                }
+            });
+        }
     }
 
     // ---- operations and notices -----------------------------------------------------------------

@@ -13,7 +13,6 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = std::env::temp_dir().join(format!("bmi-group-{}", std::process::id()));
-//! # std::fs::create_dir_all(&folder)?;
 //! let place = format!("shm://{}/group", folder.display());
 //! // As a rule each member is a process.
 //! let member = |rank| {
@@ -267,7 +266,7 @@ impl<S: Threading> Group<S> {
 
 impl<S: Threading> Drop for Group<S> {
     fn drop(&mut self) {
-        self.door.disconnect(&self.members);
+        self.members.disconnect();
         let gone = GroupError::member(self.rank(), ErrorKind::Cancelled, "this member has left the group");
         self.members.fail(gone);
     }

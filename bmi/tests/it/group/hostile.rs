@@ -102,19 +102,19 @@ fn a_member_that_sends_anything_is_named() {
         (0, b"garbage".to_vec()),
         (0, front(1, 0, u32::MAX, 1)),
     ];
-    for (tag, bytes) in sent {
-        let cluster = Cluster::new(1, 3);
+    for ((tag, bytes), size) in sent.iter().flat_map(|sent| [(sent, 2), (sent, 3)]) {
+        let cluster = Cluster::new(1, size);
         let place = cluster.place();
         let ended = cluster.run(|rank, node| {
-            let (place, bytes) = (place.clone(), bytes.clone());
+            let (place, tag, bytes) = (place.clone(), *tag, bytes.clone());
             async move {
                 if rank != 1 {
-                    return groups(&node).meet(&place, rank, 3, options()).await.err();
+                    return groups(&node).meet(&place, rank, size, options()).await.err();
                 }
                 let (endpoint, peer) = dial(&node, &place).await;
                 endpoint.listen(&node.addr(1)).expect("the port is free");
                 let soon = endpoint.within(LIMIT);
-                peer.send_unexpected(GREETING, join(1, 3, &node), soon).await.expect("sent");
+                peer.send_unexpected(GREETING, join(1, size.into(), &node), soon).await.expect("sent");
                 let table = Memory::zeroed(2000).expect("memory");
                 peer.recv(1, &table, soon).await.expect("the table");
                 peer.send(tag, bytes, soon).await.expect("sent");
@@ -122,12 +122,14 @@ fn a_member_that_sends_anything_is_named() {
                 None
             }
         });
-        for rank in [0, 2] {
+        for rank in [0, 2].into_iter().filter(|rank| *rank < size as usize) {
             let error = ended[rank].as_ref().and_then(Option::as_ref).expect("it fails");
             assert_eq!(named(error), Some(1), "rank {rank}, {bytes:?}: {error}");
         }
         let Some(Some(GroupError::Member { error, .. })) = &ended[0] else { panic!("{ended:?}") };
-        assert!(matches!(error.kind(), ErrorKind::Protocol | ErrorKind::TooLarge), "{error}");
+        // Of three, the others may wait for the connection that it does not make.
+        let found = matches!(error.kind(), ErrorKind::Protocol | ErrorKind::TooLarge);
+        assert!(found || size == 3 && error.kind() == ErrorKind::TimedOut, "{bytes:?}: {error}");
     }
 }
 

@@ -64,7 +64,7 @@ fn a_group_works_over_tcp() {
 #[test]
 fn a_group_works_over_shared_memory() {
     let folder = tempfile::tempdir().expect("a folder");
-    works_at(&Addr::shm(folder.path().join("place").to_str().expect("a path")));
+    works_at(&Addr::shm(folder.path().join("sockets/place").to_str().expect("a path")));
 }
 
 #[test]
