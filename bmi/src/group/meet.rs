@@ -21,7 +21,7 @@ use super::error::{Collective, GroupError};
 use super::members::Members;
 use super::operation::Running;
 use super::options::GroupOptions;
-use super::wire::{GREETING, Greeting, decode_table, encode_table, longest_table};
+use super::wire::{Greeting, decode_table, encode_table, longest_table};
 use crate::threading::Threading;
 use crate::{Addr, Error, ErrorKind, MemList, Options, Peer};
 
@@ -56,37 +56,26 @@ pub(super) async fn meet<S: Threading>(
         return running.end(met).await.map(|()| members);
     }
     let listening = door.own_addr(at, rank).map_err(own)?;
-    let join = Greeting::Join { rank, size: size.into(), name: options.name.clone(), addr: listening }.encode();
+    let join = Greeting::Join { rank, size: size.into(), name: options.name.clone(), addr: listening };
     let mut pause = PAUSES[0];
     loop {
         let members = new();
-        let greeted = async {
-            let peer = endpoint.connect(at, Options::by(deadline)).await?;
-            members.connected(0, &peer, None);
-            peer.send_unexpected(GREETING, join.clone(), Options::by(deadline)).await?;
-            Ok(peer)
-        };
-        let failed = match greeted.await {
-            Ok(peer) => {
+        let failed = match endpoint.connect(at, Options::by(deadline)).await {
+            Ok(host) => {
+                members.connected(0, &host, None);
                 let mut running = Running::begin(door, &members, MEETING, begun);
-                match join_in(&mut running, &peer).await {
+                running.greet((0, &host), &join);
+                match join_in(&mut running, &host).await {
                     // It is too early, or too late.
                     Err(GroupError::Member { rank: _, error }) if error.kind() == ErrorKind::Busy => {
                         running.give_up();
                         error
                     }
-                    met => {
-                        let met = running.end(met).await;
-                        if met.is_err() {
-                            members.disconnect();
-                        }
-                        return met.map(|()| members);
-                    }
+                    met => return running.end(met).await.map(|()| members),
                 }
             }
             Err(error) => error,
         };
-        members.disconnect();
         if !failed.is_retryable() || endpoint.now() + pause >= deadline {
             return Err(GroupError::Member { rank: 0, error: failed });
         }

@@ -20,6 +20,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -55,6 +56,7 @@ struct State<S: Threading> {
     /// The newcomer that was refused last.
     refused: Option<String>,
     last_number: u64,
+    limit: Duration,
 }
 
 struct Link<S: Threading> {
@@ -139,6 +141,7 @@ impl<S: Threading> Members<S> {
             failed: None,
             refused: None,
             last_number: 1,
+            limit: options.limit,
         };
         Arc::new(Members { endpoint, rank, size, options, wakers, state: Mutex::new(state) })
     }
@@ -193,14 +196,14 @@ impl<S: Threading> Members<S> {
 
     // ---- connections ----------------------------------------------------------------------------
 
-    /// Returns how a member can be reached. After [`Reach::Dial`], the caller connects, and others
-    /// wait.
-    pub(super) fn reach(&self, rank: u32) -> Reach<S> {
+    /// Returns how a member can be reached. After [`Reach::Dial`], which is for a caller that may
+    /// connect, it does so, and others wait.
+    pub(super) fn reach(&self, rank: u32, may_dial: bool) -> Reach<S> {
         let link = &mut self.lock().links[rank as usize];
         match (&link.line, &link.addr) {
             (Line::Up(peer), _) => Reach::Up(peer.clone()),
             (Line::Gone(reason), _) => Reach::Gone(reason.clone()),
-            (Line::None, Some(addr)) if rank > self.rank => {
+            (Line::None, Some(addr)) if may_dial && rank > self.rank => {
                 link.line = Line::Dialing;
                 Reach::Dial(addr.clone())
             }
@@ -271,7 +274,17 @@ impl<S: Threading> Members<S> {
 
     // ---- operations and notices -----------------------------------------------------------------
 
-    /// Returns the number of the next operation, and the error if the group has failed.
+    /// Returns the time that the next operation has.
+    pub(super) fn limit(&self) -> Duration {
+        self.lock().limit
+    }
+
+    /// Sets it.
+    pub(super) fn set_limit(&self, limit: Duration) {
+        self.lock().limit = limit;
+    }
+
+    /// Returns the number of the next operation.
     pub(super) fn next_number(&self) -> u64 {
         let mut state = self.lock();
         state.last_number += 1;
@@ -319,6 +332,12 @@ impl<S: Threading> Members<S> {
     /// Ends the group. Returns the error that it has failed with, which may be an earlier one.
     pub(super) fn fail(&self, error: GroupError) -> GroupError {
         self.lock().fail(error)
+    }
+}
+
+impl<S: Threading> Drop for Members<S> {
+    fn drop(&mut self) {
+        self.disconnect();
     }
 }
 

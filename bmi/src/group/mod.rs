@@ -1,8 +1,9 @@
 //! Groups of processes over the transport itself: ranks, barriers, small values to all, and parts
 //! from each to each. No MPI and no process manager.
 //!
-//! All members call [`Groups::meet`] with the same address. Rank 0 listens there, the others connect
-//! to it, and all learn each other's addresses. Then all call the same operations in the same order.
+//! All members call [`Groups::meet`] with the same address. Rank 0 listens there, the others
+//! connect to it, and all learn each other's addresses. Then all call the same operations in the
+//! same order.
 //!
 //! ```
 //! use std::thread;
@@ -88,6 +89,7 @@ mod wire;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -97,6 +99,8 @@ pub use self::error::{Collective, GroupError};
 use self::members::Members;
 use self::operation::Running;
 pub use self::options::GroupOptions;
+#[cfg(any(test, fuzzing))]
+pub(crate) use self::wire::fuzz;
 use crate::threading::{AnyThread, OneThread, Threading};
 use crate::{Addr, Endpoint, Error, ErrorKind, Handle, MemList, Options};
 
@@ -181,6 +185,12 @@ impl<S: Threading> Group<S> {
     /// members.
     pub fn id(&self) -> u64 {
         self.members.id()
+    }
+
+    /// Sets the time that operations have which begin from now on. The default is
+    /// [`GroupOptions::limit`].
+    pub fn set_limit(&self, limit: Duration) {
+        self.members.set_limit(limit);
     }
 
     fn begin(&self, call: Collective) -> Running<S> {

@@ -17,6 +17,7 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -38,6 +39,7 @@ pub(super) struct Running<S: Threading> {
     pub(super) members: Arc<Members<S>>,
     pub(super) act: Act,
     ticket: u64,
+    limit: Duration,
     half: Time,
     deadline: Time,
     waits: Waits<S>,
@@ -55,6 +57,11 @@ pub(super) struct Waits<S: Threading> {
 }
 
 impl<S: Threading> Waits<S> {
+    /// Sends the first message on a connection.
+    fn greet(&mut self, (rank, peer): (u32, &Peer<S>), greeting: &Greeting) {
+        self.sends.push(Of(rank, peer.send_unexpected(GREETING, greeting.encode(), Options::default())));
+    }
+
     /// Sends a message of an operation.
     pub(super) fn send(&mut self, (rank, peer): (u32, &Peer<S>), act: Act, round: u8, payload: &MemList) {
         let front = Memory::from(Head { call: act.call, round, len: payload.len() as u64 }.encode());
@@ -76,12 +83,13 @@ impl<S: Threading> Running<S> {
         (number, call): (u64, Collective),
         begun: Time,
     ) -> Running<S> {
-        let limit = members.options.limit;
+        let limit = members.limit();
         Running {
             door: Arc::clone(door),
             members: Arc::clone(members),
             act: Act { rank: members.rank, number, call },
             ticket: door.wakers.ticket(),
+            limit,
             half: begun + limit / 2,
             deadline: begun + limit,
             waits: Waits { sends: FuturesUnordered::new(), awaited: Vec::new() },
@@ -166,10 +174,9 @@ impl<S: Threading> Running<S> {
     /// Returns the error for a limit that has passed.
     fn late(&self) -> GroupError {
         let rank = self.members.culprit(self.act.number, &self.waits.awaited);
-        let mut text = format!(
-            "no answer within {:?} to {} (operation {})",
-            self.members.options.limit, self.act.call, self.act.number
-        );
+        let awaited = &self.waits.awaited[..self.waits.awaited.len().min(8)];
+        let Act { call, number, .. } = self.act;
+        let mut text = format!("no answer within {:?} to {call} (operation {number}) from {awaited:?}", self.limit);
         if let Some(refused) = self.members.refused().filter(|_| self.act.call == Collective::Meet) {
             text.push_str("; refused was ");
             text.push_str(&refused);
@@ -182,9 +189,8 @@ impl<S: Threading> Running<S> {
     /// Connects to members, unless they are connected. Returns them in the order of `ranks`.
     pub(super) async fn connect(&mut self, ranks: &[u32]) -> Result<Vec<(u32, Peer<S>)>, GroupError> {
         let members = Arc::clone(&self.members);
-        let hello = Greeting::Hello { rank: members.rank, group: members.id() }.encode();
-        let ticket = self.ticket;
-        let (options, mut dials) = (Options::by(self.deadline), FuturesUnordered::new());
+        let hello = Greeting::Hello { rank: members.rank, group: members.id() };
+        let (ticket, options, mut dials) = (self.ticket, Options::by(self.deadline), FuturesUnordered::new());
         self.wait(|cx, waits| {
             let mut peers = Vec::with_capacity(ranks.len());
             loop {
@@ -192,34 +198,23 @@ impl<S: Threading> Running<S> {
                     match dialed {
                         Ok(peer) => {
                             members.connected(rank, &peer, None);
+                            waits.greet((rank, &peer), &hello);
                         }
                         Err(error) => return Poll::Ready(Err(GroupError::Member { rank, error })),
                     }
                 }
                 peers.clear();
                 waits.awaited.clear();
-                let mut again = false;
+                let dialing = dials.len();
                 for &rank in ranks {
-                    if dials.len() == DIALS {
-                        waits.awaited.push(rank);
-                        continue;
-                    }
-                    match members.reach(rank) {
+                    match members.reach(rank, dials.len() < DIALS) {
                         Reach::Up(peer) => peers.push((rank, peer)),
                         Reach::Gone(error) => return Poll::Ready(Err(GroupError::Member { rank, error })),
                         Reach::Wait => waits.awaited.push(rank),
                         Reach::Dial(addr) => {
-                            let (endpoint, hello) = (members.endpoint.clone(), hello.clone());
-                            dials.push(async move {
-                                let dialed = async {
-                                    let peer = endpoint.connect(&addr, options).await?;
-                                    peer.send_unexpected(GREETING, hello, options).await?;
-                                    Ok(peer)
-                                };
-                                (rank, dialed.await)
-                            });
+                            let endpoint = members.endpoint.clone();
+                            dials.push(async move { (rank, endpoint.connect(&addr, options).await) });
                             waits.awaited.push(rank);
-                            again = true;
                         }
                     }
                 }
@@ -228,7 +223,8 @@ impl<S: Threading> Running<S> {
                     members.wakers.wake_others(ticket);
                     return Poll::Ready(Ok(std::mem::take(&mut peers)));
                 }
-                if !again {
+                // What it starts now must be polled once.
+                if dials.len() == dialing {
                     return Poll::Pending;
                 }
             }
@@ -237,6 +233,11 @@ impl<S: Threading> Running<S> {
     }
 
     // ---- messages -------------------------------------------------------------------------------
+
+    /// Greets the host of a meeting.
+    pub(super) fn greet(&mut self, host: (u32, &Peer<S>), greeting: &Greeting) {
+        self.waits.greet(host, greeting);
+    }
 
     /// Sends a message of a round.
     pub(super) fn send(&mut self, to: (u32, &Peer<S>), round: u8, payload: &MemList) {

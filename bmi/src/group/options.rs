@@ -33,7 +33,10 @@ impl GroupOptions {
         self
     }
 
-    /// Sets the time for the meeting, and for each operation. The default is 30 s.
+    /// Sets the time for the meeting, and for each operation until [`Group::set_limit`]. The
+    /// default is 30 s.
+    ///
+    /// [`Group::set_limit`]: super::Group::set_limit
     pub fn limit(mut self, limit: Duration) -> GroupOptions {
         self.limit = limit;
         self
@@ -52,8 +55,8 @@ impl GroupOptions {
         self
     }
 
-    /// Sets how many parts a member sends at a time in an all-to-all or an exchange. The default is
-    /// 8.
+    /// Sets how many long parts a member sends at a time in an all-to-all or an exchange; twice as
+    /// many short ones. The default is 8.
     pub fn window(mut self, parts: usize) -> GroupOptions {
         self.window = parts.max(1);
         self

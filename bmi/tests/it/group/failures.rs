@@ -184,7 +184,7 @@ fn members_that_do_not_do_the_same_are_named() {
             let ended = cluster.run(|rank, node| {
                 let place = place.clone();
                 async move {
-                    // Others may go on, and find it out, before this one has seen the end of the meeting.
+                    // Others may find it out before this one has seen the end of the meeting.
                     let ended = match super::groups(&node).meet(&place, rank, 4, options()).await {
                         Ok(group) => call(group, if rank == odd { second } else { first }).await,
                         Err(error) => Err(error),

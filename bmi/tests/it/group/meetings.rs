@@ -156,6 +156,34 @@ fn a_place_can_be_used_again() {
     assert!(ids.iter().all(Option::is_some));
 }
 
+/// Each operation has the limit that is set when it begins.
+#[test]
+fn limits_are_those_of_operations() {
+    let cluster = Cluster::new(1, 2);
+    let place = cluster.place();
+    let ended = cluster.run(|rank, node| {
+        let place = place.clone();
+        async move {
+            let group = groups(&node).meet(&place, rank, 2, options()).await.expect("they meet");
+            group.set_limit(10 * LIMIT);
+            if rank == 1 {
+                node.sleep(9 * LIMIT).await;
+            }
+            group.barrier().await.expect("a long one");
+            group.set_limit(LIMIT / 4);
+            let begun = node.now();
+            if rank == 1 {
+                node.sleep(LIMIT).await;
+                return;
+            }
+            let error = group.barrier().await.expect_err("the other one is late");
+            assert_eq!(named(&error), Some(1), "{error}");
+            assert!(node.now() - begun < LIMIT / 3);
+        }
+    });
+    assert!(ended.iter().all(Option::is_some));
+}
+
 #[test]
 fn arguments_are_checked() {
     let cluster = Cluster::new(1, 1);
