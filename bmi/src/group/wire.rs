@@ -177,7 +177,7 @@ impl Notice {
             Notice::Failed(GroupError::Member { rank, error }) => {
                 let mut wire = front(2, code_of(error.kind()), *rank, 0);
                 let text = error.detail();
-                wire.extend(text[..text.floor_char_boundary(LONGEST_NOTICE - HEAD)].as_bytes());
+                wire.extend(&text.as_bytes()[..text.floor_char_boundary(LONGEST_NOTICE - HEAD)]);
                 wire
             }
             Notice::Failed(GroupError::Mismatch { number, members: [(rank, call), (other, does)] }) => {
