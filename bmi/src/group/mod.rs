@@ -279,6 +279,7 @@ impl<S: Threading> Drop for Group<S> {
         self.members.disconnect();
         let gone = GroupError::member(self.rank(), ErrorKind::Cancelled, "this member has left the group");
         self.members.fail(gone);
+        self.door.wakers.wake_others(0);
     }
 }
 

@@ -37,7 +37,7 @@ impl Wakers {
         }
     }
 
-    /// Wakes all operations but this one.
+    /// Wakes all operations but this one. No operation has the ticket 0.
     pub(super) fn wake_others(&self, ticket: u64) {
         let wakers: Vec<Waker> =
             self.lock().wakers.iter().filter(|(other, _)| **other != ticket).map(|(_, waker)| waker.clone()).collect();
