@@ -6,10 +6,13 @@
 
 use crate::codec::{decode_reply, decode_request, encode_reply, encode_request};
 use crate::limits::{
-    MAX_BACKUP_PAGE, MAX_CACHED_FILES, MAX_DATAFILES, MAX_ENTRIES, MAX_ERROR_RANGES, MAX_OFFSET, MAX_PATH, MAX_REGIONS,
-    MAX_SERVERS,
+    MAX_BACKUP_PAGE, MAX_CACHED_FILES, MAX_DATAFILES, MAX_DISPLACEMENT, MAX_ENTRIES, MAX_ERROR_RANGES, MAX_OFFSET,
+    MAX_PATH, MAX_REGIONS, MAX_SERVERS,
 };
-use crate::{IodReply, IodRequest, ManagerReply, ManagerRequest, Place, Regions, ReplyBody, RequestBody};
+use crate::{
+    Datatype, FileView, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, Region, Regions, ReplyBody,
+    RequestBody,
+};
 
 fn check_regions(regions: &Regions) {
     assert!(regions.len() <= MAX_REGIONS);
@@ -87,6 +90,39 @@ pub fn reply(bytes: &[u8]) {
     }
 }
 
+/// A datatype.
+///
+/// What decodes comes back from its encoding. A byte of the stream has the same place for one who
+/// walks to it and for one who goes there at once, in a view as well.
+pub fn datatype(bytes: &[u8]) {
+    let Ok((datatype, _)) = postcard::take_from_bytes::<Datatype>(bytes) else { return };
+    let again = postcard::to_extend(&datatype, Vec::new()).expect("a vector takes all that is written");
+    assert_eq!(postcard::from_bytes::<Datatype>(&again).expect("its own encoding"), datatype);
+    assert!(datatype.pieces() <= datatype.size() && datatype.size() <= MAX_DISPLACEMENT as u64);
+    let view = FileView::new(0, Datatype::BYTE, datatype.clone());
+    for count in [1, 3] {
+        let Ok(mut cursor) = datatype.cursor(count, datatype.true_lb().unsigned_abs()) else { return };
+        for start in [0, cursor.remaining() / 2, cursor.remaining().saturating_sub(9)] {
+            cursor.seek(start);
+            let (mut out, mut there) = ([Region::new(0, 0); 8], cursor.clone());
+            let len = cursor.next_batch(&mut out, u64::MAX);
+            let mut position = start;
+            for piece in &out[..len] {
+                let mut first = [Region::new(0, 0)];
+                there.seek(position);
+                assert_eq!((there.next_batch(&mut first, 1), first[0]), (1, Region::new(piece.offset, 1)));
+                if let Ok(view) = &view {
+                    let offset = view.offset_of(position).expect("an offset of a cursor");
+                    assert_eq!(view.size_below(offset), position);
+                    assert_eq!(view.size_below(offset + piece.len), position + piece.len);
+                }
+                position += piece.len;
+            }
+            assert_eq!(cursor.position(), position);
+        }
+    }
+}
+
 #[cfg(test)]
 #[path = "../../fuzz/replay.rs"]
 mod replay;
@@ -99,5 +135,6 @@ mod tests {
     fn corpora_are_replayed() {
         replay("request", super::request);
         replay("reply", super::reply);
+        replay("datatype", super::datatype);
     }
 }

@@ -10,6 +10,7 @@
 //! | [`Distribution`], [`Layout`] | which server holds which byte |
 //! | [`CacheHints`], [`CacheState`], [`CacheCoverage`] | hints for the caches of I/O servers, and what they tell |
 //! | [`ViewGrant`], [`ViewRange`], [`ViewRefusal`] | views that I/O servers lend to clients on their host |
+//! | [`Datatype`], [`Cursor`], [`FileView`] | MPI's types, their pieces, and what they show of a file |
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
 //! | [`FsError`], [`ErrorCode`] | errors, with the server and ranges concerned |
 //!
@@ -37,6 +38,7 @@
 mod attr;
 mod cache;
 pub mod codec;
+mod datatype;
 mod distribution;
 mod error;
 #[cfg(any(test, fuzzing))]
@@ -54,6 +56,7 @@ pub use cache::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
     VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry,
 };
+pub use datatype::{Cursor, Datatype, Distribute, FileView, GridDimension, Order};
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
 pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};

@@ -27,6 +27,18 @@ pub const MAX_ADDRS: usize = 8;
 pub const MAX_HOST: usize = 64;
 /// Largest offset in a file or datafile: the largest that the underlying systems can address.
 pub const MAX_OFFSET: u64 = i64::MAX as u64;
+/// Largest displacement, size and extent in a datatype. The difference of two displacements is
+/// still a number of 64 bits with a sign.
+pub const MAX_DISPLACEMENT: i64 = i64::MAX / 2;
+/// Most levels of a datatype in normal form: two for each dimension of a distributed array of up to
+/// 16 dimensions. A cursor has a frame of 24 bytes for each.
+pub const MAX_TYPE_DEPTH: usize = 32;
+/// Most nodes of a datatype. A loop or a list is a node, and so is each length of a block whose
+/// elements are not contiguous. A node takes some 100 bytes of memory.
+pub const MAX_TYPE_NODES: usize = 4096;
+/// Most entries of all lists of a datatype together: as many as regions in a request, so that each
+/// list of regions is a type. An entry takes 32 bytes of memory.
+pub const MAX_TYPE_ENTRIES: usize = MAX_REGIONS;
 /// Smallest strip, in bytes: one page.
 pub const MIN_STRIP: u64 = 4096;
 /// Largest strip, in bytes.

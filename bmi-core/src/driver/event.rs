@@ -21,14 +21,15 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::os::fd::OwnedFd;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::task::{JoinSet, LocalSet};
+use tokio::task::LocalSet;
 use tokio::time::{Instant, Sleep};
 
+use super::together::together;
 use super::{Waiter, Waiting};
 use crate::endpoint::Endpoint;
 use crate::endpoint::threading::Threading;
@@ -40,9 +41,10 @@ use crate::transport::Armed;
 /// call.
 const POLLS: usize = 8;
 
-/// Drives `endpoint` as long as the future is polled. Spawn it with `tokio::task::spawn_local`, or
-/// `select!` it against the work. It waits in the default way ([`Waiting::Adaptive`]). It needs a
-/// tokio runtime with I/O and time enabled.
+/// Drives `endpoint` as long as the future is polled. Spawn it, or let [`run`] poll it. (All
+/// branches of a `select!` have one waker. There it polls the endpoint each time that another
+/// branch is woken.) It waits in the default way ([`Waiting::Adaptive`]). It needs a tokio runtime
+/// with I/O and time enabled.
 ///
 /// # Errors
 /// `Io` if tokio cannot wait on the transport's event fd.
@@ -55,6 +57,23 @@ pub async fn drive<S: Threading>(endpoint: Endpoint<S>) -> Result<Infallible, Er
 /// # Errors
 /// As [`drive`].
 pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -> Result<Infallible, Error> {
+    drive_beside(endpoint, waiting, Beside::Tasks).await
+}
+
+/// What runs when a driver gives way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    /// Tasks of a runtime.
+    Tasks,
+    /// The work of [`together`].
+    Work,
+}
+
+async fn drive_beside<S: Threading>(
+    endpoint: Endpoint<S>,
+    waiting: Waiting,
+    beside: Beside,
+) -> Result<Infallible, Error> {
     let fd = endpoint.clone_event_fd()?;
     // SAFETY: the descriptor belongs to this function. It stays open until the `AsyncFd` is
     // dropped, and an `OwnedFd` always returns the same descriptor.
@@ -77,7 +96,7 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
                 polls = polls.wrapping_add(1);
                 let yields = waiter.polls() || !S::CALLERS_PROGRESS || polls.is_multiple_of(POLLS);
                 if yields || !endpoint.is_used_alone() {
-                    give_way(&endpoint).await;
+                    give_way(&endpoint, beside).await;
                 }
                 now = endpoint.now();
                 endpoint.send_posted(now);
@@ -106,11 +125,12 @@ pub async fn drive_with<S: Threading>(endpoint: Endpoint<S>, waiting: Waiting) -
 
 /// Lets the tasks run that were woken.
 ///
-/// The yield of tokio looks for events too, which is a system call. On one thread, a task that
-/// wakes itself runs after those that were woken before. If none of these has posted anything, what
-/// was woken may run only after that look.
-async fn give_way<S: Threading>(endpoint: &Endpoint<S>) {
-    if !S::CALLERS_PROGRESS {
+/// The yield of tokio looks for events too, which is a system call. A task that wakes itself runs
+/// after those that were woken before, if it is part of [`together`] or of a runtime with one
+/// thread. With the latter, if none of these has posted anything, what was woken may run only after
+/// that look.
+async fn give_way<S: Threading>(endpoint: &Endpoint<S>, beside: Beside) {
+    if beside == Beside::Work || !S::CALLERS_PROGRESS {
         let mut woken = false;
         poll_fn(|cx| match std::mem::replace(&mut woken, true) {
             true => Poll::Ready(()),
@@ -120,7 +140,7 @@ async fn give_way<S: Threading>(endpoint: &Endpoint<S>) {
             }
         })
         .await;
-        if endpoint.has_posted() {
+        if beside == Beside::Work || endpoint.has_posted() {
             return;
         }
     }
@@ -199,6 +219,26 @@ async fn sleep<S: Threading>(
     .await
 }
 
+/// Runs `future` to its end, and drives `endpoint` meanwhile, in one task of a runtime that has I/O
+/// and time enabled. It waits in the default way ([`Waiting::Adaptive`]).
+///
+/// What was posted last may not have left when it returns: see [`block_on`].
+///
+/// # Errors
+/// As [`drive`].
+pub async fn run<S: Threading, F: Future>(endpoint: Endpoint<S>, future: F) -> Result<F::Output, Error> {
+    run_all(&[endpoint], Waiting::default(), future).await
+}
+
+async fn run_all<S: Threading, F: Future>(
+    endpoints: &[Endpoint<S>],
+    waiting: Waiting,
+    future: F,
+) -> Result<F::Output, Error> {
+    let drivers = endpoints.iter().map(|endpoint| drive_beside(endpoint.clone(), waiting, Beside::Work));
+    together(drivers.collect(), pin!(future)).await
+}
+
 /// Runs `future` to its end on a new current-thread runtime, and drives `endpoint` meanwhile.
 /// It waits in the default way ([`Waiting::Adaptive`]).
 ///
@@ -221,19 +261,12 @@ pub fn block_on_with<S: Threading, F: Future>(
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let tasks = LocalSet::new();
-    tasks.block_on(&runtime, async {
-        tokio::select! {
-            driven = drive_with(endpoint, waiting) => driven.map(|never| match never {}),
-            output = future => Ok(output),
-        }
-    })
+    block_on_all_with(&[endpoint], waiting, future)
 }
 
-/// Works as [`block_on`], with any number of endpoints. Each endpoint has a task of its own, so the
-/// work of one costs the others no system call. The endpoints must have the same clock if deadlines
-/// of one are used with another.
+/// Works as [`block_on`], with any number of endpoints. Each endpoint has a driver of its own, so
+/// the work of one costs the others no system call. The endpoints must have the same clock if
+/// deadlines of one are used with another.
 ///
 /// # Errors
 /// As [`drive`], of the first endpoint that fails.
@@ -250,24 +283,9 @@ pub fn block_on_all_with<S: Threading, F: Future>(
     waiting: Waiting,
     future: F,
 ) -> Result<F::Output, Error> {
-    if let [endpoint] = endpoints {
-        return block_on_with(endpoint.clone(), waiting, future);
-    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let tasks = LocalSet::new();
-    tasks.block_on(&runtime, async {
-        let mut drivers = JoinSet::new();
-        for endpoint in endpoints {
-            drivers.spawn_local(drive_with(endpoint.clone(), waiting));
-        }
-        tokio::select! {
-            Some(ended) = drivers.join_next() => match ended {
-                Ok(driven) => driven.map(|never| match never {}),
-                Err(ended) => std::panic::resume_unwind(ended.into_panic()),
-            },
-            output = future => Ok(output),
-        }
-    })
+    runtime.block_on(run_all(endpoints, waiting, tasks.run_until(future)))
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub mod busy;
 pub mod event;
 mod processors;
 pub mod thread;
+#[cfg(feature = "tokio")]
+mod together;
 mod wait;
 mod waiting;
 

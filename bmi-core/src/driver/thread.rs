@@ -22,6 +22,10 @@ use crate::endpoint::{Endpoint, Found};
 use crate::error::Error;
 use crate::transport::{Armed, Bed};
 
+/// Number of turns of the future between two looks for arrivals. A message that is sent takes two:
+/// the first posts it, and the second goes on when it has left.
+const TURNS: u32 = 4;
+
 /// Notes that the future can go on, and wakes the thread if it sleeps.
 pub(crate) struct Alarm {
     ready: AtomicBool,
@@ -92,8 +96,9 @@ pub fn block_on<S: Threading, F: Future>(
     let mut future = pin!(future);
     let mut waiter = Waiter::new(waiting);
     let mut wait = None;
-    // The endpoint was polled since the last attempt to sleep.
-    let mut polled = false;
+    // Turns of the future without a look for arrivals that may still come before one: none, if the
+    // endpoint was not polled since the last attempt to sleep.
+    let mut turns = 0;
     loop {
         let ran = alarm.take();
         if ran && let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
@@ -101,13 +106,13 @@ pub fn block_on<S: Threading, F: Future>(
         }
         // What has come since that poll ends the sleep, so there is no second look for it.
         let now = endpoint.now();
-        let found = if ran && polled {
+        let found = if ran && turns > 0 {
             // A future that is ready again and again must not hide what arrives.
-            polled = false;
+            turns -= 1;
             endpoint.send_posted(now);
             Some(Found::Posted)
         } else {
-            polled = true;
+            turns = TURNS;
             endpoint.find_work(now).or_else(|| ran.then_some(Found::Posted))
         };
         if let Some(found) = found {
@@ -121,7 +126,7 @@ pub fn block_on<S: Threading, F: Future>(
             std::hint::spin_loop();
         } else {
             sleep(endpoint, &alarm, &waker, bed.as_mut())?;
-            polled = false;
+            turns = 0;
         }
     }
 }

@@ -24,7 +24,7 @@ const REQUEST: usize = 40;
 const REPLY: usize = 8;
 /// The bytes that exchanges move, and the least and the greatest number of them.
 const MOVED: usize = 64 << 20;
-const EXCHANGES: (usize, usize) = (64, 4096);
+const EXCHANGES: (usize, usize) = (4, 4096);
 /// A file system in memory.
 const MEMORY: &str = "/dev/shm";
 

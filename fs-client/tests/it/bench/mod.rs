@@ -124,6 +124,34 @@ fn nothing_is_left_behind_and_transports_take_turns() {
     assert!(fs::read_to_string(path("f.json")).unwrap().contains("pvfs: shm write 1 MiB"));
 }
 
+/// A partner has its row in each round, moves what it says, and leaves no file.
+#[test]
+fn a_plain_program_has_a_turn_beside_each_line() {
+    let bed = Bed::new();
+    let local = bed.dir.path().join("local");
+    fs::create_dir(&local).unwrap();
+    let args = ["all", "--plain", "--quick", "--size", "3M", "--rounds", "2", "--over", "tcp,shm"];
+    let (report, _) = bed.report(&[&args[..], &["--local", local.to_str().unwrap()]].concat());
+    let mut partners = Vec::new();
+    for row in report.rows.iter().filter(|row| row.over == "tcp") {
+        let over = match &*row.test {
+            "list" => continue,
+            "put" | "put and sync" | "get" => "cp",
+            _ => "sockets",
+        };
+        let Some(partner) = report.beside(row, over) else { panic!("{} has no partner", row.name()) };
+        assert_eq!(row.pairs(partner).len(), 2, "{}", row.name());
+        assert!(partner.rounds.iter().all(|step| step.value > 0.0), "{}", row.name());
+        partners.push(&*row.test);
+    }
+    for test in ["read", "write", "create", "stat", "remove", "put", "get"] {
+        assert!(partners.contains(&test), "{test}: {partners:?}");
+    }
+    assert_eq!((bed.names("/").len(), fs::read_dir(&local).unwrap().count()), (0, 0));
+    let output = bed.run(&["bench", "io", "--plain", "--tasks", "2"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
 /// The page of `bench meta` had no picture, and that of `bench io` two dots on cut axes for each
 /// transport. Both had the processor time of the clients as that of *all hosts*.
 #[test]
