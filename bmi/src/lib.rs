@@ -9,6 +9,7 @@
 //! | you write | use | it gives you |
 //! |---|---|---|
 //! | a server and its clients | [`Peer::call`], [`serve`] and [`Incoming`] | requests with data and replies; the library chooses how the data travels |
+//! | processes that do something together | [`group::Group`] | ranks, barriers, values to all, parts from each to each |
 //! | a protocol of your own, `async` | [`Endpoint`] and its [`Peer`]s | messages with tags, pull and push of exposed memory, as futures |
 //! | a program of several threads | [`Handle`] | all of the above from any thread: `Send` futures, or blocking; drivers of its own |
 //! | a program without an executor | [`polled::Engine`] | the same operations: post, poll or [`wait`](polled::Engine::wait) |
@@ -245,6 +246,10 @@
 #![warn(missing_docs)]
 
 mod backends;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
+pub mod group;
 mod host;
 pub mod rpc;
 

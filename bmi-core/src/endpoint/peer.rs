@@ -100,7 +100,8 @@ impl<S: Threading> Peer<S> {
     // ---- connection and memory ------------------------------------------------------------------
 
     /// Ends the connection after everything posted before has been sent; see
-    /// [`Engine::disconnect`].
+    /// [`Engine::disconnect`]. If the future is dropped after its first poll, the connection ends
+    /// all the same.
     ///
     /// # Errors
     /// `PeerLost` if the connection is gone already.

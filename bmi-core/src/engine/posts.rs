@@ -242,7 +242,7 @@ impl Engine {
     }
 
     /// Cancels an operation and drops its completion, for a caller that is no longer interested in
-    /// it.
+    /// it. A connection that is to end in order still does.
     pub fn abandon(&mut self, op: OpId) {
         let Some(record) = self.ops.get_mut(op) else { return };
         if record.is_done() {
@@ -256,8 +256,11 @@ impl Engine {
         } else {
             record.abandoned = true;
             let waker = record.waker.take();
+            let disconnects = record.kind == OpKind::Disconnect;
             waker.into_iter().for_each(|waker| self.ops.keep_waker(waker));
-            self.end_operation(op, ErrorKind::Cancelled);
+            if !disconnects {
+                self.end_operation(op, ErrorKind::Cancelled);
+            }
         }
     }
 }

@@ -78,6 +78,7 @@ pub use self::addrs::IntoAddrs;
 pub use self::client::{Client, ClientBuilder, LinkState, Reply, Request, Stream};
 pub use self::server::{Call, Replying, Server, ServerBuilder};
 pub use self::trace::Trace;
+pub(crate) use self::wire::{code_of, kind_of};
 use crate::config::HandleConfig;
 use crate::polled::Engine;
 use crate::{Addr, Clock, Config, Error, Handle, OpenOptions, Scheme, backends};

@@ -253,12 +253,14 @@ const KINDS: [ErrorKind; 14] = [
     ErrorKind::Io,
 ];
 
-fn code_of(kind: ErrorKind) -> u8 {
+/// Returns the code of a kind of errors on the wire.
+pub(crate) fn code_of(kind: ErrorKind) -> u8 {
     let at = KINDS.iter().position(|known| *known == kind).unwrap_or(KINDS.len() - 1);
     at as u8 + 1
 }
 
-fn kind_of(code: u8) -> Option<ErrorKind> {
+/// Returns the kind of errors that a code means. 0 means none.
+pub(crate) fn kind_of(code: u8) -> Option<ErrorKind> {
     let at = usize::from(code.checked_sub(1)?);
     Some(*KINDS.get(at).unwrap_or(&ErrorKind::Io))
 }

@@ -1,7 +1,8 @@
-//! Calls of the root of `bmi`: over TCP, over shared memory, and in a simulated world.
+//! Calls and groups of `bmi`: over TCP, over shared memory, and in a simulated world.
 
 mod bed;
 mod features;
+mod group;
 mod limits;
 mod links;
 mod misuse;

@@ -94,6 +94,30 @@ fn a_connect_abandoned_when_it_is_done_leaves_no_connection() {
     });
 }
 
+/// The future of a disconnect was dropped, and the connection was cut at once: what was posted
+/// before was lost.
+#[test]
+fn a_disconnect_that_nobody_waits_for_is_in_order() {
+    let world = World::new(1);
+    let Pair { to_b, to_a, .. } = &pair(&world, &tight());
+    let receive = |_| to_a.recv(1, Memory::zeroed(256).unwrap(), Options::default());
+    world.block_on(async {
+        let sends: Vec<_> = (0..20).map(|_| to_b.send(1, vec![7; 256], Options::default())).collect();
+        let mut leaving = Box::pin(to_b.disconnect(Options::default()));
+        assert!(futures_util::poll!(&mut leaving).is_pending(), "the sends wait for credit");
+        drop(leaving);
+        for received in (0..20).map(receive) {
+            assert_eq!(received.await.unwrap().len, 256);
+        }
+        for sent in sends {
+            sent.await.unwrap();
+        }
+        to_a.endpoint().sleep(SECOND).await;
+        let ends = [to_a.endpoint(), to_b.endpoint()];
+        assert_eq!(ends.map(|end| (end.resource_usage().peers, end.resource_usage().operations)), [(0, 0); 2]);
+    });
+}
+
 /// A message was dropped while the driver slept. Its credit was not returned until something else
 /// woke the driver, and the sender waited without end.
 #[test]
