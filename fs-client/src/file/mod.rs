@@ -1,6 +1,6 @@
 //! An open file (`handle`) and what is done with its data: reads and writes (`transfer`, `list`,
-//! `shared_read`, `view`), its size, syncs, hints for the caches of its servers and questions to these
-//! (`caches`).
+//! `view`, `shared_read`), its size, syncs, hints for the caches of its servers and questions to
+//! these (`caches`).
 
 mod advice;
 mod caches;

@@ -168,7 +168,7 @@ mod tests {
         FileView::new(blocks[0].0, Datatype::BYTE, Datatype::hindexed(&blocks, &Datatype::BYTE).unwrap()).unwrap()
     }
 
-    /// Returns the place of each byte of a part, taken in batches of `room` pieces and `most` bytes.
+    /// Returns the place of each byte of a part, from batches of `room` pieces and `most` bytes.
     fn places(part: &ViewPart, room: usize, most: u64) -> Vec<u64> {
         let (mut cursor, mut out, mut all) = (part.pieces(), vec![Region::new(0, 0); room], Vec::new());
         while cursor.remaining() > 0 {
