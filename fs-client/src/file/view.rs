@@ -15,6 +15,8 @@
 //!
 //! **Source.** MPI-4.1, *File Views*; [ECIO] (the view goes to the server); [PVFS-IB §5].
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use bmi::paths::Direction;
 use bmi::threading::Threading;
 use bmi::{Body, MemList, Memory};
@@ -218,30 +220,39 @@ impl<S: Threading> File<S> {
         let buffers = Locked::new(Vec::new());
         let access = &Access { direction, view, typed: &typed, paired, limits, direct, buffers };
         let span = WINDOW.min(limits.transfer);
-        let starts = (0..total.div_ceil(span)).map(|window| first + window * span);
-        let one = async |start: u64| match room {
-            Some(_) => self.window(access, start, span.min(end - start)).await,
-            None => self.listed(access, start, span.min(end - start)).await,
+        // No window is begun after a failure.
+        let (begun, failed) = (AtomicU64::new(0), AtomicBool::new(false));
+        let starts = (0..total.div_ceil(span)).take_while(|_| !failed.load(Ordering::Relaxed));
+        let one = async |window: u64| {
+            begun.store(window + 1, Ordering::Relaxed);
+            let start = first + window * span;
+            match room {
+                Some(_) => self.window(access, start, span.min(end - start)).await,
+                None => self.listed(access, start, span.min(end - start)).await,
+            }
         };
         let mut windows = stream::iter(starts).map(one).buffer_unordered(WINDOWS);
         let mut sizes = vec![None; self.inner.servers.len()];
         let mut failures: Vec<Failure> = Vec::new();
         while let Some(window) = windows.next().await {
-            for (index, result) in window? {
+            let results =
+                window.unwrap_or_else(|error| error.failures().iter().map(|one| (0, Err(one.clone()))).collect());
+            for (index, result) in results {
                 match result {
                     Ok(size) => sizes[index] = sizes[index].max(Some(size)),
-                    Err(failure) => add_failure(&mut failures, failure),
+                    Err(failure) => {
+                        failed.store(true, Ordering::Relaxed);
+                        add_failure(&mut failures, failure);
+                    }
                 }
-            }
-            if !failures.is_empty() {
-                break;
             }
         }
         drop(windows);
-        match failures.is_empty() {
-            true => Ok((first..end, sizes)),
-            false => Err(self.explain(Error::combined(failures)).await),
-        }
+        let Some(failure) = failures.pop() else { return Ok((first..end, sizes)) };
+        let next = first + begun.into_inner() * span;
+        let rest = view.offset_of(next).zip(view.offset_of(end - 1)).filter(|_| next < end);
+        failures.push(failure.of_ranges(rest.map(|(from, last)| from..last + 1)));
+        Err(self.explain(Error::combined(failures)).await)
     }
 
     /// Moves a window. Returns the size of each datafile that has a share of it.

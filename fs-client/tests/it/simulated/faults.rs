@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi::Memory;
-use fs_client::{ErrorCode, Handle};
+use fs_client::{Datatype, ErrorCode, FileView, Handle};
 use fs_proto::{
     ClusterInfo, DirEntry, DirHandle, FsError, IodInfo, IodReply, IodRequest, ManagerReply, ManagerRequest,
     RequestBody, codec,
@@ -103,7 +103,40 @@ fn fill(cluster: &Relayed, full: u32) {
             let error = FsError::new(ErrorCode::NoSpace, "the store is full");
             Deed::reply(Err(error.with_ranges(regions.iter().copied())))
         }
+        RequestBody::Iod(IodRequest::WriteView { .. }) if iod == Some(full) => {
+            Deed::reply(Err(FsError::new(ErrorCode::NoSpace, "the store is full")))
+        }
         _ => Deed::Pass,
+    });
+}
+
+/// Also the windows that were not begun are named.
+#[test]
+fn a_failed_write_through_a_view_names_all_that_was_not_written() {
+    const PIECE: u64 = 16;
+    const PIECES: u64 = 700_000;
+    let cluster = Relayed::new(8, 4);
+    cluster.world.block_on(async {
+        let client = cluster.client().await;
+        let file = client.create(&path("/f"), striped(65536, 4)).await.unwrap();
+        file.write_at(0, pattern((2 * PIECE * PIECES) as usize, 1)).await.unwrap();
+        fill(&cluster, file.servers()[2].iod.unwrap());
+        let filetype = Datatype::resized(0, 2 * PIECE as i64, &Datatype::bytes(PIECE).unwrap()).unwrap();
+        let view = FileView::new(0, Datatype::BYTE, filetype).unwrap();
+        let new = pattern((PIECE * PIECES) as usize, 2);
+        let error = file.write_view(&view, 0, &Memory::from(new.clone())).await.unwrap_err();
+        assert_eq!((error.code(), error.failures().len()), (ErrorCode::NoSpace, 1), "{error}");
+        let named = &error.failures()[0].ranges;
+        assert!(named.iter().map(|range| range.end - range.start).sum::<u64>() < 2 * PIECE * PIECES, "{error}");
+        let found = bodies::read(&file, 0, (2 * PIECE * PIECES) as usize).await;
+        let old = pattern((2 * PIECE * PIECES) as usize, 1);
+        for piece in 0..PIECES {
+            let (at, hole) = ((2 * PIECE * piece) as usize, (2 * PIECE * piece + PIECE) as usize);
+            assert!(found[hole..hole + PIECE as usize] == old[hole..hole + PIECE as usize], "a gap at {hole}");
+            let is_named = named.iter().any(|range| range.contains(&(at as u64)));
+            let is_new = found[at..hole] == new[(PIECE * piece) as usize..(PIECE * (piece + 1)) as usize];
+            assert!(is_named || is_new, "{at} is neither written nor named: {error}");
+        }
     });
 }
 
