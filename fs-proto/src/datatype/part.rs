@@ -100,7 +100,7 @@ impl PartCursor<'_> {
     }
 
     /// Writes the next pieces to `out`, of at most `most` bytes together, and returns their number.
-    /// Returns 0 also if none was found in [a bounded number of](self) steps; then call it again.
+    /// Returns 0 also if none was found in a bounded number of steps; then call it again.
     ///
     /// # Errors
     /// `Invalid` if the range has fewer bytes in the datafile than were announced.
