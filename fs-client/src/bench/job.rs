@@ -83,6 +83,8 @@ pub(crate) struct Io {
     pub(crate) segments: u64,
     /// Parts of a transfer that are apart in the file and in memory.
     pub(crate) pieces: u64,
+    /// The pieces are named by a type and a view, and not by lists.
+    pub(crate) view: bool,
     /// Transfers of a task that are in flight.
     pub(crate) in_flight: u32,
     pub(crate) shared: bool,
@@ -360,6 +362,7 @@ pub(super) mod tests {
             block: 30,
             segments: 2,
             pieces: 1,
+            view: false,
             in_flight: 1,
             shared: true,
             random: false,

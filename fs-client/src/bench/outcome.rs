@@ -195,6 +195,7 @@ fn io_setup(job: &Job, io: Io) -> BTreeMap<String, String> {
         ("segments", io.segments.to_string()),
     ];
     others.extend((io.pieces > 1).then(|| ("pieces", format!("{} pieces", io.pieces))));
+    others.extend(io.view.then(|| ("access", "through a view".to_owned())));
     others.extend(in_flight(io.in_flight));
     others.extend(io.overwrite.then(|| ("file", "overwritten".to_owned())));
     others.extend(io.random.then(|| ("order", "random".to_owned())));

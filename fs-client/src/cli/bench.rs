@@ -86,11 +86,12 @@ fn io_plan(global: &Global, io: &IoArgs, run: &RunArgs) -> Result<Plan, Stop> {
     if existing && io.verify && run.seed.is_none() {
         return Err(Stop::usage("--read --verify needs the --seed of the run that wrote the files"));
     }
-    let work = |transfer, in_flight| Io {
+    let work = |transfer, in_flight, view| Io {
         transfer,
         block: io.block,
         segments: io.segments,
         pieces: io.pieces,
+        view,
         in_flight,
         shared: !io.file_per_task,
         random: io.random,
@@ -100,10 +101,15 @@ fn io_plan(global: &Global, io: &IoArgs, run: &RunArgs) -> Result<Plan, Stop> {
         existing,
     };
     let transfers = io.transfer.iter();
-    let works = transfers.flat_map(|transfer| io.in_flight.iter().map(|number| Work::Io(work(*transfer, *number))));
+    let works = transfers.flat_map(|transfer| io.in_flight.iter().map(move |number| (*transfer, *number)));
+    let ways: &[bool] = if io.view { &[false, true] } else { &[false] };
+    let works =
+        works.flat_map(|(transfer, number)| ways.iter().map(move |view| Work::Io(work(transfer, number, *view))));
     let plan = plan(global, run, works.collect(), None)?;
     if io.keep && plan.job.works.len() > 1 {
-        return Err(Stop::usage("--keep leaves one file: name one --transfer and one number --in-flight"));
+        return Err(Stop::usage(
+            "--keep leaves one file: name one --transfer and one number --in-flight, and no --view",
+        ));
     }
     let mut phases = vec![Phase::Open];
     phases.extend(io.overwrite.then_some(Phase::Fill));
@@ -125,8 +131,22 @@ fn all(part: u64, size: u64, verify: bool) -> Vec<Work> {
     let meta = |files, in_flight| Work::Meta(Meta { files: files / part, unique: false, depth: 0, in_flight });
     let io = |transfer, block, pieces, in_flight| {
         let (segments, shared, random, overwrite) = (1, true, true, true);
-        let (sync, existing, block) = (false, false, block / part);
-        Work::Io(Io { transfer, block, segments, pieces, in_flight, shared, random, overwrite, sync, verify, existing })
+        let (sync, existing, view, block) = (false, false, false, block / part);
+        let layout = Io {
+            transfer,
+            block,
+            segments,
+            pieces,
+            view,
+            in_flight,
+            shared,
+            random,
+            overwrite,
+            sync,
+            verify,
+            existing,
+        };
+        Work::Io(layout)
     };
     vec![
         meta(1 << 10, 1),

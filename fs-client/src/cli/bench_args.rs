@@ -41,6 +41,7 @@ Examples:
 
   pvfs bench io -t 4K,64K -b 16M --random --overwrite --in-flight 1,16
   pvfs bench io -t 256K --pieces 64          lists of 64 pieces with gaps, in the file and in memory
+  pvfs bench io -t 1M --pieces 2048 --view   lists beside a type and a view, pieces of 512 bytes
   pvfs bench io -N 8 --beside 2-loops=tcp://h:7100    another cluster, in turns
 
 Files and blocks are those of IOR. The layout of a shared file with two tasks and two segments:
@@ -173,6 +174,9 @@ pub(crate) struct IoArgs {
     /// Pieces of a transfer, with gaps in the file and in memory
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) pieces: u64,
+    /// Measure the same with the pieces named by a type and a view of the file, too
+    #[arg(long, requires = "pieces")]
+    pub(crate) view: bool,
     /// Operations of a task that are in flight; several numbers are measured in turns: 1,16
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
     pub(crate) in_flight: Vec<u32>,

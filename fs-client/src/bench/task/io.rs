@@ -10,7 +10,7 @@
 
 use std::cell::RefCell;
 
-use crate::{CreateOptions, File, FsPath, Region, RemoveKind};
+use crate::{CreateOptions, Datatype, Error, File, FileView, FsPath, Region, RemoveKind, TypedMemory};
 use bmi::MemList;
 
 use super::flight;
@@ -116,6 +116,13 @@ impl Writer<'_> {
         (0..self.io.pieces).map(|number| self.lane.memory.slice(at(number), piece)).collect()
     }
 
+    /// Returns the same as a type.
+    fn typed(&self, slot: usize) -> Result<TypedMemory, Error> {
+        let (footprint, pieces) = (self.io.footprint(), self.io.pieces);
+        let datatype = strided(pieces, self.io.transfer / pieces, footprint / pieces)?;
+        Ok(TypedMemory::new(&self.lane.memory, &datatype, 1).at(slot as u64 * footprint))
+    }
+
     async fn write(&self) -> Result<Part, String> {
         let (file, layout, pattern) = (self.file(0)?, self.layout(), self.pattern(self.rank));
         let part = RefCell::new(Part::default());
@@ -130,7 +137,11 @@ impl Writer<'_> {
             }
             let memory: MemList = memory.into_iter().collect();
             let begun = now(&self.lane.client);
-            file.write_list(&regions, memory).await.map_err(text)?;
+            match self.io.view {
+                true => file.write_view(&view_of(&regions).map_err(text)?, 0, self.typed(slot).map_err(text)?).await,
+                false => file.write_list(&regions, memory).await,
+            }
+            .map_err(text)?;
             part.borrow_mut().operation(now(&self.lane.client).since(begun), self.io.transfer);
             Ok(())
         };
@@ -152,7 +163,11 @@ impl Writer<'_> {
             }
             let memory: MemList = pieces.iter().cloned().collect();
             let begun = now(&self.lane.client);
-            let read = file.read_list(&regions, memory).await.map_err(text)?;
+            let read = match self.io.view {
+                true => file.read_view(&view_of(&regions).map_err(text)?, 0, self.typed(slot).map_err(text)?).await,
+                false => file.read_list(&regions, memory).await,
+            }
+            .map_err(text)?;
             let took = now(&self.lane.client).since(begun);
             let mut part = part.borrow_mut();
             part.operation(took, read);
@@ -170,6 +185,21 @@ impl Writer<'_> {
         flight::each(self.io.in_flight, self.order(task, 2).into_iter(), step).await?;
         Ok(part.into_inner())
     }
+}
+
+fn strided(pieces: u64, len: u64, apart: u64) -> Result<Datatype, Error> {
+    Ok(Datatype::hvector(pieces, 1, apart as i64, &Datatype::bytes(len)?)?)
+}
+
+/// Returns the regions of a transfer, which are as far apart as the first two, as a view.
+fn view_of(regions: &[Region]) -> Result<FileView, Error> {
+    let (first, apart) = match regions {
+        [first, second, ..] => (first, second.offset - first.offset),
+        [only] => (only, only.len),
+        [] => return Ok(FileView::default()),
+    };
+    let filetype = strided(regions.len() as u64, first.len, apart)?;
+    Ok(FileView::new(first.offset, Datatype::BYTE, filetype)?)
 }
 
 /// Returns where a read of these regions ended that returned `read` bytes, and not all.

@@ -124,6 +124,18 @@ fn nothing_is_left_behind_and_transports_take_turns() {
     assert!(fs::read_to_string(path("f.json")).unwrap().contains("pvfs: shm write 1 MiB"));
 }
 
+/// What is written by lists and through views has the same bytes in the same places.
+#[test]
+fn lists_and_views_name_the_same_bytes() {
+    let bed = Bed::new();
+    let args = ["io", "-t", "64K", "-b", "256K", "--pieces", "128", "--verify", "--overwrite", "--rounds", "2"];
+    let (report, _) = bed.report(&[&args[..], &["--view", "--in-flight", "3", "--over", "tcp,shm"]].concat());
+    let ways: Vec<_> = report.rows.iter().map(|row| row.setup.get("access").map(String::as_str)).collect();
+    assert_eq!(ways.iter().filter(|way| **way == Some("through a view")).count(), 4, "{ways:?}");
+    assert_eq!(ways.len(), 8);
+    assert_eq!(bed.run(&["bench", "io", "--view"]).status.code(), Some(2), "views are of pieces");
+}
+
 /// A partner has its row in each round, moves what it says, and leaves no file.
 #[test]
 fn a_plain_program_has_a_turn_beside_each_line() {
