@@ -175,7 +175,7 @@ pub(crate) struct IoArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) pieces: u64,
     /// Measure the same with the pieces named by a type and a view of the file, too
-    #[arg(long, requires = "pieces")]
+    #[arg(long)]
     pub(crate) view: bool,
     /// Operations of a task that are in flight; several numbers are measured in turns: 1,16
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
