@@ -280,11 +280,11 @@ impl<S: Threading> File<S> {
         for (place, share) in places.iter_mut().zip(&shares).filter(|(_, share)| share.many) {
             (*place, end) = (end, end + share.len as usize);
         }
-        let copy = |direction: Direction, buffer: &Memory| {
+        let copy = |buffer: &Memory, moves: &[bool]| {
             let (mut places, memory) = (places.clone(), &access.typed.memory);
             access.paired.for_each(position, span, |server, at, len| {
-                if shares[server].many {
-                    match direction {
+                if moves[server] {
+                    match access.direction {
                         Direction::Write => buffer.copy_from_memory(places[server], memory, at, len),
                         Direction::Read => memory.copy_from_memory(at, buffer, places[server], len),
                     }
@@ -293,7 +293,7 @@ impl<S: Threading> File<S> {
             });
         };
         if let (Direction::Write, Some(buffer)) = (access.direction, &buffer) {
-            copy(Direction::Write, buffer);
+            copy(buffer, &shares.iter().map(|share| share.many).collect::<Vec<_>>());
         }
         let one = async |(index, share): (usize, &Share)| {
             let memory: MemList = match &buffer {
@@ -309,9 +309,11 @@ impl<S: Threading> File<S> {
         let concerned = shares.iter().enumerate().filter(|(_, share)| share.len > 0);
         let results = join_all(concerned.map(one)).await;
         if let Some(buffer) = buffer {
-            let all = results.iter().all(|(_, result)| result.is_ok());
-            if access.direction == Direction::Read && all {
-                copy(Direction::Read, &buffer);
+            if access.direction == Direction::Read {
+                // What the others have sent is not named by the error.
+                let mut came = vec![false; shares.len()];
+                results.iter().for_each(|(index, result)| came[*index] = shares[*index].many && result.is_ok());
+                copy(&buffer, &came);
             }
             access.buffers.with(|buffers| buffers.push(buffer));
         }
@@ -358,9 +360,16 @@ impl<S: Threading> File<S> {
             access.paired.for_each(at, file.position() - at, |_, place, len| join(&mut pieces, place, len));
             let slice = |piece: &Region| access.typed.memory.slice(piece.offset as usize, piece.len as usize);
             let memory: MemList = pieces.iter().map(slice).collect();
-            match access.direction {
-                Direction::Read => drop(self.read_list(&ranges[..found], memory).await?),
-                Direction::Write => self.write_list(&ranges[..found], memory).await?,
+            let done = match access.direction {
+                Direction::Read => self.read_list(&ranges[..found], memory).await.map(drop),
+                Direction::Write => self.write_list(&ranges[..found], memory).await,
+            };
+            if let Err(error) = done {
+                // The rest of the window was not tried.
+                let (next, view) = (file.position(), access.view);
+                let rest = view.offset_of(next).zip(view.offset_of(end - 1)).filter(|_| next < end);
+                let rest = rest.map(|(from, last)| from..last + 1);
+                return Ok(error.failures().iter().map(|one| (0, Err(one.clone().of_ranges(rest.clone())))).collect());
             }
         }
         Ok(Vec::new())
