@@ -82,46 +82,41 @@ impl From<&Memory> for TypedMemory {
     }
 }
 
-/// A file and memory, paired byte by byte.
-struct Paired {
-    file: Cursor,
+/// A view and memory, paired byte by byte.
+struct Paired<'a> {
+    view: &'a FileView,
     memory: Cursor,
     distribution: Distribution,
     /// The position of the first byte in the stream of the view.
     first: u64,
 }
 
-impl Paired {
-    /// Calls `f` with server, place in the memory and length of each piece that is contiguous in a
-    /// datafile and in memory, for `span` bytes from `position` of the stream on.
+impl Paired<'_> {
+    /// Calls `f` with server, place in the memory and length of each piece that is contiguous in
+    /// memory and on one server, for `span` bytes from `position` of the stream on. Takes steps for
+    /// the strips of the file and the pieces of memory. How many pieces the file has costs nothing.
     fn for_each(&self, position: u64, span: u64, mut f: impl FnMut(usize, usize, usize)) {
-        let (mut file, mut memory) = (self.file.clone(), self.memory.clone());
-        file.seek(position);
+        let (strip_size, servers) = (self.distribution.strip_size(), self.distribution.servers() as u64);
+        let mut memory = self.memory.clone();
         memory.seek(position - self.first);
-        let (mut ranges, mut pieces) = ([Region::new(0, 0); BATCH], [Region::new(0, 0); BATCH]);
-        let (mut piece, mut count, mut next) = (Region::new(0, 0), 0, 0);
-        let mut left = span;
-        while left > 0 {
-            let found = file.next_batch(&mut ranges, left);
-            if found == 0 {
-                return;
-            }
-            for strip in ranges[..found].iter().flat_map(|range| self.distribution.strips(*range)) {
-                let mut done = 0;
-                while done < strip.len {
-                    if piece.is_empty() {
-                        if next == count {
-                            (count, next) = (memory.next_batch(&mut pieces, left), 0);
-                        }
-                        let Some(new) = pieces[..count].get(next) else { return };
-                        (piece, next) = (*new, next + 1);
-                    }
-                    let len = piece.len.min(strip.len - done);
-                    f(strip.at.server, piece.offset as usize, len as usize);
-                    piece = piece.part(len, piece.len);
-                    done += len;
+        let mut pieces = [Region::new(0, 0); BATCH];
+        let (mut at, end) = (position, position + span);
+        while at < end {
+            let Some(offset) = self.view.offset_of(at) else { return };
+            let strip = offset / strip_size;
+            let next = match servers {
+                1 => end,
+                _ => self.view.size_below((strip + 1).saturating_mul(strip_size)).min(end),
+            };
+            while at < next {
+                let found = memory.next_batch(&mut pieces, next - at);
+                if found == 0 {
+                    return;
                 }
-                left -= strip.len;
+                for piece in &pieces[..found] {
+                    f((strip % servers) as usize, piece.offset as usize, piece.len as usize);
+                    at += piece.len;
+                }
             }
         }
     }
@@ -159,7 +154,9 @@ struct Access<'a> {
     direction: Direction,
     view: &'a FileView,
     typed: &'a TypedMemory,
-    paired: Paired,
+    paired: Paired<'a>,
+    /// The pieces of the file.
+    file: Cursor,
     limits: PlanLimits,
     /// Most pieces of memory that are moved from where they are.
     direct: usize,
@@ -215,10 +212,10 @@ impl<S: Threading> File<S> {
         self.connect(|_| true).await;
         let (limits, encoded) = (self.limits(), view.encoded_len());
         let room = limits.request.checked_sub(encoded.saturating_add(PART_COST + TABLE_COST + PIECE_COST));
-        let paired = Paired { file, memory, distribution: *self.distribution(), first };
+        let paired = Paired { view, memory, distribution: *self.distribution(), first };
         let direct = room.map_or(0, |room| (1 + room / PIECE_COST).min(limits.pieces));
         let buffers = Locked::new(Vec::new());
-        let access = &Access { direction, view, typed: &typed, paired, limits, direct, buffers };
+        let access = &Access { direction, view, typed: &typed, paired, file, limits, direct, buffers };
         let span = WINDOW.min(limits.transfer);
         // No window is begun after a failure.
         let (begun, failed) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -350,7 +347,7 @@ impl<S: Threading> File<S> {
         position: u64,
         span: u64,
     ) -> Result<Vec<(usize, Result<u64, Failure>)>, Error> {
-        let (mut file, end) = (access.paired.file.clone(), position + span);
+        let (mut file, end) = (access.file.clone(), position + span);
         file.seek(position);
         let mut ranges = vec![Region::new(0, 0); LISTED];
         while file.position() < end {
