@@ -13,7 +13,7 @@
 //!    that is in progress.
 //! 2. Bytes of the file and of memory that the view and the type do not have stay as they are.
 //!
-//! **Source.** MPI-4.1, *File Views*; [ECIO] (the view goes to the server); [PVFS-IB §5].
+//! **Source.** MPI-4.1, *File Views*; [ECIO-IB §4.1] (the view goes to the server); [PVFS-IB §5].
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
