@@ -113,7 +113,7 @@ fn path() -> FsPath {
 async fn member(world: &Case, cluster: &SimCluster, (rank, round): (u32, u64), write: Write) -> Result<(), String> {
     let node: Node = world.node(&format!("client{rank}"));
     let options =
-        ClientOptions { timeout: PATIENCE, ..ClientOptions::new(u128::from(round) << 32 | u128::from(rank) + 1) };
+        ClientOptions { timeout: PATIENCE, ..ClientOptions::new((u128::from(round) << 32) | (u128::from(rank) + 1)) };
     let endpoint = node.endpoint(endpoint(world.seed, "client")).map_err(|error| error.to_string())?;
     let groups = Groups::new(&endpoint);
     groups.listen(&node.addr(9 + round as u16)).map_err(|error| error.to_string())?;
