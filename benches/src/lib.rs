@@ -1,6 +1,6 @@
 //! The common parts of the benchmarks: samples, processor time and time limits. Also the
-//! [workloads](workload) of the papers and their [reproduction](paper), and an I/O server on
-//! [several cores](cores).
+//! [workloads](workload) of the papers and their [reproduction](paper), [patterns] of noncontiguous
+//! access, and an I/O server on [several cores](cores).
 //!
 //! The programs. Their code is in modules here, so that their tests are in one program:
 //!
@@ -20,6 +20,7 @@ pub mod memory_limit;
 mod message_cost;
 pub mod net;
 pub mod paper;
+pub mod patterns;
 pub mod report;
 pub mod sample;
 mod sim_rate;
