@@ -140,12 +140,19 @@ enum Program {
 
 /// A place to run, with its name.
 #[derive(Clone)]
-struct Target {
-    name: String,
-    bed: Bed,
+pub(super) struct Target {
+    pub(super) name: String,
+    pub(super) bed: Bed,
 }
 
-fn over(text: &str) -> Result<Target, String> {
+impl Target {
+    /// Returns the kind of figures that are measured there.
+    pub(super) fn kind(&self) -> Kind {
+        if matches!(self.bed, Bed::Real(_)) { Kind::Library } else { Kind::Model }
+    }
+}
+
+pub(super) fn over(text: &str) -> Result<Target, String> {
     let real = [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().find(|scheme| scheme.as_str() == text);
     let bed = match real {
         Some(scheme) => Bed::Real(scheme),
@@ -159,7 +166,7 @@ fn over(text: &str) -> Result<Target, String> {
 }
 
 /// Parses one of the values that have names.
-fn one_of<T: Copy, const N: usize>(text: &str, known: [(&str, T); N]) -> Result<T, String> {
+pub(super) fn one_of<T: Copy, const N: usize>(text: &str, known: [(&str, T); N]) -> Result<T, String> {
     let found = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     found.ok_or_else(|| format!("there are {}", known.map(|(name, _)| name).join(", ")))
 }
@@ -326,10 +333,7 @@ impl Measured {
     /// Returns the row of a report, whose first round has the number `first`.
     fn row(self, over: &Target, setup: &[(&'static str, String)], first: usize) -> Row {
         let setup: Vec<(&str, &str)> = setup.iter().map(|(name, value)| (*name, &**value)).collect();
-        let (kind, unit) = (
-            if matches!(over.bed, Bed::Real(_)) { Kind::Library } else { Kind::Model },
-            if self.bytes.is_some() { Unit::BytesPerSecond } else { Unit::Seconds },
-        );
+        let unit = if self.bytes.is_some() { Unit::BytesPerSecond } else { Unit::Seconds };
         // In the simulator an operation may take no time at all.
         let seconds = |time: &Duration| time.as_secs_f64().max(1e-12);
         let value = |time| self.bytes.map_or_else(|| seconds(time), |bytes| bytes as f64 / seconds(time));
@@ -337,7 +341,7 @@ impl Measured {
             size: Some(self.size),
             rounds: steps(first, self.times.iter().map(value)),
             notes: self.first.iter().map(|span| format!("processor {:.1} %", span.utilisation())).collect(),
-            ..report::row(&self.test, &over.name, kind, unit, &setup)
+            ..report::row(&self.test, &over.name, over.kind(), unit, &setup)
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Access patterns of parallel programs: which bytes of a file each rank accesses, and from which
 //! bytes of its memory.
 //!
-//! **Why.** Benchmarks of noncontiguous access differ in little more than two types. A pattern gives
-//! a rank its view of the file and the type of its memory. How the bytes are moved is decided
-//! elsewhere ([`workload::noncontiguous`](crate::workload::noncontiguous)), so every way of moving
-//! them can be compared under every pattern.
+//! **Why.** Benchmarks of noncontiguous access differ in little more than two types. A pattern
+//! gives a rank its view of the file and the type of its memory. How the bytes are moved is decided
+//! elsewhere ([`noncontiguous`](super::noncontiguous)), so every way of moving them can be compared
+//! under every pattern.
 //!
 //! **Invariants**
 //! 1. No byte of the file belongs to two ranks, and no byte of a rank's memory to two bytes of the
@@ -35,7 +35,7 @@ use std::sync::Arc;
 use fs_client::{Datatype, FileView, Region};
 use fs_proto::Cursor;
 
-use crate::workload::{Failed, pattern};
+use super::{Failed, pattern};
 
 /// What the ranks of a parallel program access.
 pub trait Pattern: Debug + Send + Sync {
@@ -88,8 +88,9 @@ pub const ALL: [Known; 9] = [
 ];
 
 /// What one rank accesses: bytes of the file through a view from its beginning, and as many bytes
-/// of memory, in the same order.
-#[derive(Clone, Debug)]
+/// of memory, in the same order. Shares are equal if they have the same bytes in the same order,
+/// whatever numbers they were made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The view of the file.
     pub view: FileView,

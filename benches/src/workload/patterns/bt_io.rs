@@ -20,8 +20,7 @@ use std::sync::Arc;
 
 use fs_client::{Datatype, Order};
 
-use super::{Pattern, Share, Size};
-use crate::workload::Failed;
+use super::{Failed, Pattern, Share, Size};
 
 /// The bytes of a point.
 pub(super) const POINT: u64 = 5 * 8;

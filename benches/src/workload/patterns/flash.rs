@@ -16,8 +16,7 @@ use std::sync::Arc;
 
 use fs_client::{Datatype, Order};
 
-use super::{Pattern, Share, Size};
-use crate::workload::Failed;
+use super::{Failed, Pattern, Share, Size};
 
 /// The zones of a block in each direction.
 pub(super) const ZONES: u64 = 8;

@@ -91,7 +91,7 @@ fn tiles_are_rows_of_an_array() {
 /// the cells in front of it.
 #[test]
 fn bt_io_gives_each_rank_a_cell_in_each_layer() {
-    // 1, 3, 4 and 5 points in each direction, in which 1, 1, 2 and 3 cells do not all come out even.
+    // In each direction; 5 points are not dealt out evenly to 2 and 3 cells.
     for (ranks, points) in [(1, 1), (1, 3), (4, 4), (4, 5), (9, 5)] {
         let p = [0, 1, 0, 0, 2, 0, 0, 0, 0, 3][ranks as usize];
         let size = Size { piece: 1, bytes: (points * points * points * POINT).div_ceil(ranks), ranks };

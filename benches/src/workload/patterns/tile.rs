@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use fs_client::{Datatype, Order};
 
-use super::{Pattern, Share, Size};
-use crate::workload::Failed;
+use super::{Failed, Pattern, Share, Size};
 
 #[derive(Debug)]
 struct Tile {
