@@ -68,7 +68,8 @@ struct Place {
     /// [default: as the library chooses].
     #[arg(id = "workload-path", long = "path", value_name = "PATH", value_parser = path, global = true)]
     path: Option<Path>,
-    /// How lists of memory are transferred: auto, chain, pack.
+    /// How lists of memory are transferred on both sides: auto, chain, pack, pack-exposed (packed
+    /// only by clients, which expose them).
     #[arg(id = "workload-lists", long = "lists", value_name = "LISTS", default_value = "auto", value_parser = lists, global = true)]
     lists: Lists,
     /// The number of rounds that are measured. Below 8 the intervals are too narrow.
@@ -176,8 +177,12 @@ fn path(text: &str) -> Result<Path, String> {
     known.ok_or_else(|| format!("there are {} and {}", Path::TAKEN.map(Path::as_str).join(", "), Path::Hybrid))
 }
 
+/// The methods for lists, by name.
+const LISTS: [(&str, Lists); 4] =
+    [("auto", Lists::Auto), ("chain", Lists::Chain), ("pack", Lists::Pack), ("pack-exposed", Lists::PackExposed)];
+
 fn lists(text: &str) -> Result<Lists, String> {
-    one_of(text, [("auto", Lists::Auto), ("chain", Lists::Chain), ("pack", Lists::Pack)])
+    one_of(text, LISTS)
 }
 
 fn memory(text: &str) -> Result<TileMemory, String> {
@@ -224,11 +229,8 @@ impl Run {
     fn setup(&self, setup: &Setup) -> Vec<(&'static str, String)> {
         let mut all = vec![("clients", setup.clients.to_string()), ("servers", setup.servers.to_string())];
         all.extend(setup.path.map(|path| ("path", path.to_string())));
-        match setup.lists {
-            Lists::Auto => {}
-            Lists::Chain => all.push(("lists", "chain".to_owned())),
-            Lists::Pack => all.push(("lists", "pack".to_owned())),
-        }
+        let named = LISTS.iter().find(|(_, lists)| *lists == setup.lists && *lists != Lists::Auto);
+        all.extend(named.map(|(name, _)| ("lists", (*name).to_owned())));
         match &self.program {
             Program::PvfsTest { blocks, .. } => all.push(("blocks", blocks.to_string())),
             Program::Access { registered, .. } => {

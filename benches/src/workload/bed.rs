@@ -70,7 +70,7 @@ pub struct Setup {
     pub page_cache: Option<PageCacheOptions>,
     /// The path that data must take, if any.
     pub path: Option<paths::Path>,
-    /// How lists of memory are transferred.
+    /// How clients and servers transfer lists of memory.
     pub lists: Lists,
     /// The most bytes in one request to one server.
     pub largest_transfer: u64,
@@ -101,7 +101,7 @@ impl Setup {
         ClusterOptions {
             over: over.to_vec(),
             strip_size: self.strip,
-            endpoint: self.endpoint.clone(),
+            endpoint: self.endpoint.clone().lists(self.lists),
             iod: self.iod,
             service: self.service.clone(),
             disk_costs: true,
