@@ -6,8 +6,8 @@
 
 use crate::codec::{decode_reply, decode_request, encode_reply, encode_request};
 use crate::limits::{
-    MAX_BACKUP_PAGE, MAX_CACHED_FILES, MAX_DATAFILES, MAX_DISPLACEMENT, MAX_ENTRIES, MAX_ERROR_RANGES, MAX_OFFSET,
-    MAX_PATH, MAX_REGIONS, MAX_SERVERS,
+    MAX_BACKUP_PAGE, MAX_CACHED_FILES, MAX_DATAFILES, MAX_DISPLACEMENT, MAX_ENTRIES, MAX_ERROR_RANGES, MAX_JOINED,
+    MAX_OFFSET, MAX_PATH, MAX_REGIONS, MAX_SERVERS,
 };
 use crate::{
     Datatype, FileView, IodReply, IodRequest, ManagerReply, ManagerRequest, Place, Region, Regions, ReplyBody,
@@ -46,7 +46,10 @@ pub fn request(bytes: &[u8]) {
         RequestBody::Iod(IodRequest::Write { regions, .. } | IodRequest::Read { regions, .. }) => {
             check_regions(regions)
         }
-        RequestBody::Iod(IodRequest::WriteView { part, .. } | IodRequest::ReadView { part, .. }) => check_part(part),
+        RequestBody::Iod(IodRequest::WriteView { part, joined, .. } | IodRequest::ReadView { part, joined, .. }) => {
+            check_part(part);
+            assert!(joined.is_none_or(|joined| (1..=MAX_JOINED).contains(&joined.unit().len)));
+        }
         RequestBody::Iod(
             IodRequest::Remove { datafiles }
             | IodRequest::Sync { datafiles }

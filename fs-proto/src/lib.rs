@@ -11,6 +11,7 @@
 //! | [`CacheHints`], [`CacheState`], [`CacheCoverage`] | hints for the caches of I/O servers, and what they tell |
 //! | [`ViewGrant`], [`ViewRange`], [`ViewRefusal`] | views that I/O servers lend to clients on their host |
 //! | [`Datatype`], [`Cursor`], [`FileView`] | MPI's types, their pieces, and what they show of a file |
+//! | [`Joined`], [`Coverage`] | requests of several clients in one, and the bytes that have come |
 //! | [`Region`], [`Regions`] | ranges of bytes, lists of them |
 //! | [`FsError`], [`ErrorCode`] | errors, with the server and ranges concerned |
 //!
@@ -38,6 +39,7 @@
 mod attr;
 mod cache;
 pub mod codec;
+mod coverage;
 mod datatype;
 mod distribution;
 mod error;
@@ -46,6 +48,7 @@ mod error;
 pub mod fuzz;
 mod handle;
 mod identity;
+mod joined;
 pub mod limits;
 mod message;
 mod region;
@@ -56,11 +59,13 @@ pub use cache::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
     VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry,
 };
+pub use coverage::Coverage;
 pub use datatype::{Cursor, Datatype, Distribute, FileView, GridDimension, Order, PartCursor, ViewPart};
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
 pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};
 pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
+pub use joined::Joined;
 pub use message::{
     ClusterInfo, DirEntry, Existing, IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat,
     PendingTruncate, Place, Registration, RemoveKind, Reply, ReplyBody, Request, RequestBody, RequestId,

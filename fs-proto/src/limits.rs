@@ -39,6 +39,9 @@ pub const MAX_TYPE_NODES: usize = 4096;
 /// Most entries of all lists of a datatype together: as many as regions in a request, so that each
 /// list of regions is a type. An entry takes 32 bytes of memory.
 pub const MAX_TYPE_ENTRIES: usize = MAX_REGIONS;
+/// Longest unit of a datafile in which a server joins the requests of several clients, in bytes. It
+/// has a buffer of this size for each that is under way.
+pub const MAX_JOINED: u64 = 1 << 20;
 /// Smallest strip, in bytes: one page.
 pub const MIN_STRIP: u64 = 4096;
 /// Largest strip, in bytes.

@@ -272,6 +272,13 @@ impl From<Vec<u8>> for MemList {
     }
 }
 
+impl Default for MemList {
+    /// Returns a list without bytes.
+    fn default() -> MemList {
+        std::iter::empty().collect()
+    }
+}
+
 impl FromIterator<MemSlice> for MemList {
     /// Collects pieces into a list.
     ///

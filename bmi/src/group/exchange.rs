@@ -1,6 +1,7 @@
 //! Each member sends a part to each other.
 //!
-//! **Protocol.** A head to everybody, also for an empty part, and the part behind it. Rank r sends
+//! **Protocol.** A head to everybody and the part behind it. Where both sides know the lengths,
+//! there is nothing for an empty part. Rank r sends
 //! to r+1 first, then to r+2, and so on, [`GroupOptions::window`](super::GroupOptions::window)
 //! parts at a time. So the members do not all send to one at first.
 //!
@@ -46,19 +47,23 @@ impl<S: Threading> Running<S> {
             Some(lists) => copy(&parts[rank], &lists[rank]),
             None => came[rank] = Bytes::from(parts[rank].to_vec()),
         }
-        let others: Vec<u32> = (1..size).map(|step| (self.members.rank + step) % size).collect();
+        // Where the lengths are known, nothing is said about nothing.
+        let is_sent = |to: &u32| into.is_none() || !parts[*to as usize].is_empty();
+        let comes = |from: &u32| into.as_ref().is_none_or(|lists| !lists[*from as usize].is_empty());
+        let others = (1..size).map(|step| (self.members.rank + step) % size);
+        let others: Vec<u32> = others.filter(|other| is_sent(other) || comes(other)).collect();
         let peers = self.connect(&others).await?;
         let (mut heads, mut bodies) = (FuturesUnordered::new(), FuturesUnordered::new());
-        for (from, peer) in &peers {
+        for (from, peer) in peers.iter().filter(|(from, _)| comes(from)) {
             heads.push(self.receive((*from, peer)));
             if let Some(list) = into.as_ref().map(|lists| &lists[*from as usize]).filter(|list| list.len() > ATTACHED) {
                 bodies.push(Of(*from, peer.recv(act.number, list.clone(), Options::default())));
             }
         }
         let by_rank: BTreeMap<u32, _> = peers.iter().cloned().collect();
-        let mut missing: BTreeSet<u32> = others.into_iter().collect();
+        let mut missing: BTreeSet<u32> = others.into_iter().filter(&comes).collect();
         let (mut rooms, mut allowed) = (BTreeMap::<u32, Memory>::new(), self.members.options.max_received);
-        let (window, mut next) = (self.members.options.window, peers.iter());
+        let (window, mut next) = (self.members.options.window, peers.iter().filter(|(to, _)| is_sent(to)));
         self.wait(|cx, waits| {
             // A part is two operations at most.
             while waits.sends.len() < 2 * window
@@ -103,7 +108,7 @@ impl<S: Threading> Running<S> {
                 missing.remove(&from);
             }
             waits.awaited.extend(&missing);
-            if missing.is_empty() && next.len() == 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+            if missing.is_empty() && next.clone().next().is_none() { Poll::Ready(Ok(())) } else { Poll::Pending }
         })
         .await?;
         Ok(came)

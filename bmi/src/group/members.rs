@@ -55,7 +55,6 @@ struct State<S: Threading> {
     failed: Option<GroupError>,
     /// The newcomer that was refused last.
     refused: Option<String>,
-    last_number: u64,
     limit: Duration,
 }
 
@@ -140,7 +139,6 @@ impl<S: Threading> Members<S> {
             sends: FuturesUnordered::new(),
             failed: None,
             refused: None,
-            last_number: 1,
             limit: options.limit,
         };
         Arc::new(Members { endpoint, rank, size, options, wakers, state: Mutex::new(state) })
@@ -282,13 +280,6 @@ impl<S: Threading> Members<S> {
     /// Sets it.
     pub(super) fn set_limit(&self, limit: Duration) {
         self.lock().limit = limit;
-    }
-
-    /// Returns the number of the next operation.
-    pub(super) fn next_number(&self) -> u64 {
-        let mut state = self.lock();
-        state.last_number += 1;
-        state.last_number
     }
 
     /// Takes notices. Returns true if there were any.

@@ -88,7 +88,9 @@ mod wakers;
 mod wire;
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -156,7 +158,9 @@ impl<S: Threading> Groups<S> {
     /// arguments are wrong, the place is taken, or rank 0 refuses it.
     pub async fn meet(&self, at: &Addr, rank: u32, size: u32, options: GroupOptions) -> Result<Group<S>, GroupError> {
         let members = meet::meet(&self.door, at, (rank, size), options).await?;
-        Ok(Group { door: Arc::clone(&self.door), members })
+        // The meeting was number 1.
+        let own = Lane { door: Arc::clone(&self.door), members, number: 0, last: AtomicU64::new(1) };
+        Ok(Group { own, lanes: AtomicU64::new(0) })
     }
 }
 
@@ -165,12 +169,70 @@ impl<S: Threading> Groups<S> {
 /// All members call the same operations in the same order. An operation begins when it is called,
 /// and goes on while its future is polled. When this is dropped, the connections end. Whoever still
 /// waits for this member then fails, so a member [leaves](Group::leave) first.
+///
+/// The operations are those of the group's own [`Lane`].
 pub struct Group<S: Threading = OneThread> {
+    own: Lane<S>,
+    /// The number of the last lane.
+    lanes: AtomicU64,
+}
+
+/// A sequence of operations of a group, numbered by itself.
+///
+/// **Why.** Operations match by their order. A library that does several steps in the background
+/// cannot know what else the program does with the group meanwhile. In a lane of its own its steps
+/// match by their order there, as in a communicator of `MPI_Comm_dup`.
+pub struct Lane<S: Threading = OneThread> {
     door: Arc<Door<S>>,
     members: Arc<Members<S>>,
+    /// 0 for the group's own.
+    number: u64,
+    /// The number of the last operation.
+    last: AtomicU64,
+}
+
+impl<S: Threading> Deref for Group<S> {
+    type Target = Lane<S>;
+
+    fn deref(&self) -> &Lane<S> {
+        &self.own
+    }
 }
 
 impl<S: Threading> Group<S> {
+    /// Returns a new lane. All members take the lanes of a group in the same order. Operations of
+    /// one lane are independent of those of others. When the group is dropped, they fail.
+    pub fn lane(&self) -> Lane<S> {
+        let number = self.lanes.fetch_add(1, Ordering::Relaxed) + 1;
+        Lane { door: self.door.clone(), members: self.members.clone(), number, last: AtomicU64::new(0) }
+    }
+
+    /// Sets the time that operations have which begin from now on, in all lanes. The default is
+    /// [`GroupOptions::limit`].
+    pub fn set_limit(&self, limit: Duration) {
+        self.members.set_limit(limit);
+    }
+
+    /// Waits until all members leave, and ends the connections.
+    ///
+    /// # Errors
+    /// As those of a barrier. The connections end all the same.
+    pub async fn leave(self) -> Result<(), GroupError> {
+        let mut running = self.begin(Collective::Leave);
+        let done = running.gather(None).await;
+        let left = running.end(done.map(drop)).await;
+        let peers = self.members.take_peers();
+        // Whoever is faster has ended them already.
+        join_all(peers.iter().map(|peer| peer.disconnect(Options::default()))).await;
+        left
+    }
+}
+
+/// Bits of an operation's number in a lane, and what marks the lanes that are not the group's own.
+const COUNT_BITS: u32 = 20;
+const LANE: u64 = 1 << 62;
+
+impl<S: Threading> Lane<S> {
     /// Returns the number of this member, from 0.
     pub fn rank(&self) -> u32 {
         self.members.rank
@@ -181,21 +243,35 @@ impl<S: Threading> Group<S> {
         self.members.size
     }
 
-    /// Returns the number that tells this group from others. It is random, and the same at all
+    /// Returns the number that tells the group from others. It is random, and the same at all
     /// members.
     pub fn id(&self) -> u64 {
         self.members.id()
     }
 
-    /// Sets the time that operations have which begin from now on. The default is
-    /// [`GroupOptions::limit`].
-    pub fn set_limit(&self, limit: Duration) {
-        self.members.set_limit(limit);
+    /// Returns the number of the lane, the same at all members: 0 for the group's own.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Ends the group with an error that names this member, and tells the others.
+    pub fn abort(&self, why: &str) {
+        self.members.fail(GroupError::member(self.rank(), ErrorKind::Cancelled, why));
+        self.door.wakers.wake_others(0);
     }
 
     fn begin(&self, call: Collective) -> Running<S> {
-        let (members, number) = (&self.members, self.members.next_number());
-        Running::begin(&self.door, members, (number, call), members.endpoint.now())
+        let count = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = match self.number {
+            0 => count,
+            lane => LANE | lane << COUNT_BITS | count,
+        };
+        let running = Running::begin(&self.door, &self.members, (number, call), self.members.endpoint.now());
+        if self.number > 0 && count >> COUNT_BITS > 0 {
+            let text = "a lane has no number for one more operation: take another one";
+            self.members.fail(GroupError::member(self.rank(), ErrorKind::Exhausted, text));
+        }
+        running
     }
 
     /// Waits until all members have called it.
@@ -244,9 +320,13 @@ impl<S: Threading> Group<S> {
         }
     }
 
-    /// Does what [`Group::all_to_all`] does for members that know how long the parts are which they
+    /// Does what [`Lane::all_to_all`] does for members that know how long the parts are which they
     /// get. Each comes into its list, without a copy on the way if it is long. After an error the
     /// contents of the lists are unspecified.
+    ///
+    /// Nothing is sent for an empty part, and nobody connects for it. Both sides must agree on the
+    /// lengths. A member that waits for what the other one has as empty ends with an error at the
+    /// limit. What a member sends where the other one has an empty list is lost.
     pub fn exchange(
         &self,
         parts: Vec<MemList>,
@@ -257,20 +337,6 @@ impl<S: Threading> Group<S> {
             let done = running.exchange(parts, Some(into)).await;
             running.end(done.map(drop)).await
         }
-    }
-
-    /// Waits until all members leave, and ends the connections.
-    ///
-    /// # Errors
-    /// As those of a barrier. The connections end all the same.
-    pub async fn leave(self) -> Result<(), GroupError> {
-        let mut running = self.begin(Collective::Leave);
-        let done = running.gather(None).await;
-        let left = running.end(done.map(drop)).await;
-        let peers = self.members.take_peers();
-        // Whoever is faster has ended them already.
-        join_all(peers.iter().map(|peer| peer.disconnect(Options::default()))).await;
-        left
     }
 }
 
@@ -289,6 +355,7 @@ const _: fn() = || {
     fn can_be_sent<V: Send>(_: V) {}
     is_shared::<Groups<AnyThread>>();
     is_shared::<Group<AnyThread>>();
+    is_shared::<Lane<AnyThread>>();
     let _ = |groups: Groups<AnyThread>, addr: Addr| can_be_sent(groups.meet(&addr, 0, 1, GroupOptions::default()));
     let _ = |group: Group<AnyThread>, parts: Vec<MemList>| {
         can_be_sent(group.barrier());

@@ -331,8 +331,8 @@ impl<S: Threading> File<S> {
             .map_err(|error| Failure::at(self.inner.servers[index].clone(), error.code, error.detail))?;
         let hull = part.hull();
         let (body, data) = match access.direction {
-            Direction::Read => (IodRequest::ReadView { datafile, part }, Body::In(memory)),
-            Direction::Write => (IodRequest::WriteView { datafile, part }, Body::Out(memory)),
+            Direction::Read => (IodRequest::ReadView { datafile, part, joined: None }, Body::In(memory)),
+            Direction::Write => (IodRequest::WriteView { datafile, part, joined: None }, Body::Out(memory)),
         };
         self.request(access.direction, index, body, data, access.limits.lists).await.map_err(|failure| {
             let ranges = if failure.physical.is_empty() { vec![hull] } else { failure.physical.clone() };

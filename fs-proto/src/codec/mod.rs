@@ -25,7 +25,7 @@ use crate::message::{Reply, Request};
 
 /// Version of requests and replies. A message of another version is rejected. Version 7 has hints
 /// for caches, queries of them, and shared reads. Version 8 has views.
-pub const VERSION: u8 = 8;
+pub const VERSION: u8 = 9;
 
 /// Why bytes could not be decoded as a request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

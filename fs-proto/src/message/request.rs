@@ -7,6 +7,7 @@ use crate::cache::CacheHints;
 use crate::datatype::ViewPart;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 use crate::identity::{Hello, Start, StoreId};
+use crate::joined::Joined;
 use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_SERVERS};
 use crate::regions::Regions;
 
@@ -371,6 +372,8 @@ pub enum IodRequest {
         datafile: DatafileHandle,
         /// The bytes of the datafile, as many as the call has data.
         part: ViewPart,
+        /// The requests of other clients that the server may carry it out with.
+        joined: Option<Joined>,
     },
     /// Reads a part of a view. Answered as `Read`.
     ReadView {
@@ -378,6 +381,8 @@ pub enum IodRequest {
         datafile: DatafileHandle,
         /// The bytes of the datafile, as many as the call has room for.
         part: ViewPart,
+        /// The requests of other clients that the server may carry it out with.
+        joined: Option<Joined>,
     },
     /// Sets the size of the datafile to `size` bytes, durably: cuts it off or fills it up with
     /// zeros. What was written to it before is then durable, too. Answered by `Written`.

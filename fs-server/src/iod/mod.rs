@@ -45,6 +45,7 @@
 //! [PVFS-IB §4.1.1] (inline), [PVFS-IB §4.2] (pipelined bulk transfer).
 
 mod caches;
+mod join;
 mod membership;
 mod places;
 mod read;
@@ -76,6 +77,7 @@ use fs_proto::{
 use crate::metrics::{Values, keep_sampling, of_buffers, of_cache, of_store};
 use crate::service::{Answer, Context, Handler};
 use crate::store::{DataStore, Held, StoreHandle};
+use join::Joins;
 pub use membership::{LabelLock, Membership};
 use places::{Places, Scratch};
 use shared::ExposedViews;
@@ -151,6 +153,7 @@ pub struct IodParts<S> {
     /// One creation or discarding at a time. `labels` is taken while it is held.
     creating: Arc<Mutex<()>>,
     truncates: Arc<Truncates>,
+    joins: Arc<Joins>,
 }
 
 /// An I/O server at one endpoint. Pass it to [`crate::service::serve`].
@@ -197,8 +200,9 @@ impl<S: StoreHandle> Iod<S> {
         let (one_sided, in_flight) = endpoint
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().tuning.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
-        let (labels, creating, truncates) = (Arc::default(), Arc::default(), Arc::default());
-        let parts = IodParts { store, zones, stages, settings, start: 0, labels, creating, truncates };
+        let (labels, creating) = (Arc::default(), Arc::default());
+        let (truncates, joins) = (Arc::default(), Arc::default());
+        let parts = IodParts { store, zones, stages, settings, start: 0, labels, creating, truncates, joins };
         Ok(parts.at(endpoint, 0))
     }
 
@@ -309,8 +313,8 @@ impl<S: StoreHandle> Iod<S> {
                 }
                 self.written(datafile, regions.total()).await
             }
-            IodRequest::WriteView { datafile, part } => {
-                self.write(context, call, datafile, Places::Seen(&part)).await?;
+            IodRequest::WriteView { datafile, part, joined } => {
+                self.write_view(context, call, datafile, (&part, joined)).await?;
                 self.written(datafile, part.total()).await
             }
             IodRequest::Truncate { datafile, size } => {
@@ -433,8 +437,8 @@ impl<S: StoreHandle> Handler for Iod<S> {
             IodRequest::Read { datafile, regions } => {
                 self.read(context, call, datafile, Places::Listed(&regions)).await.unwrap_or_else(Answer::error)
             }
-            IodRequest::ReadView { datafile, part } => {
-                self.read(context, call, datafile, Places::Seen(&part)).await.unwrap_or_else(Answer::error)
+            IodRequest::ReadView { datafile, part, joined } => {
+                self.read_view(context, call, datafile, (&part, joined)).await.unwrap_or_else(Answer::error)
             }
             other => Answer::from(self.execute(context, other, call).await.map(Into::into)),
         };

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::limits::MAX_ADDRS;
+use crate::limits::{MAX_ADDRS, MAX_JOINED, MAX_OFFSET};
 use crate::*;
 
 fn place() -> impl Strategy<Value = Place> {
@@ -135,8 +135,16 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
             sync
         }),
         (datafile(), regions()).prop_map(|(datafile, regions)| IodRequest::Read { datafile, regions }),
-        (datafile(), view_part()).prop_map(|(datafile, part)| IodRequest::WriteView { datafile, part }),
-        (datafile(), view_part()).prop_map(|(datafile, part)| IodRequest::ReadView { datafile, part }),
+        (datafile(), view_part(), option::of(joined())).prop_map(|(datafile, part, joined)| IodRequest::WriteView {
+            datafile,
+            part,
+            joined
+        }),
+        (datafile(), view_part(), option::of(joined())).prop_map(|(datafile, part, joined)| IodRequest::ReadView {
+            datafile,
+            part,
+            joined
+        }),
         (datafile(), any::<u64>()).prop_map(|(datafile, size)| IodRequest::Truncate { datafile, size }),
         (datafile(), any::<u32>()).prop_map(|(first, count)| IodRequest::Create { first, count }),
         (datafile(), any::<u32>()).prop_map(|(first, count)| IodRequest::Discard { first, count }),
@@ -177,6 +185,14 @@ fn view_part() -> impl Strategy<Value = ViewPart> {
             let view = FileView::new(at, Datatype::BYTE, filetype).expect("ascending");
             let distribution = Distribution::simple_stripe(4096, servers).expect("a valid one");
             ViewPart::new(view, distribution, index % servers, (at, 900), len).expect("a valid part")
+        },
+    )
+}
+
+fn joined() -> impl Strategy<Value = Joined> {
+    (any::<(u64, u64)>(), 1..9u32, (0..MAX_OFFSET - MAX_JOINED, 1..=MAX_JOINED)).prop_map(
+        |(operation, requests, (offset, len))| {
+            Joined::new(operation, requests, Region::new(offset, len)).expect("a valid unit")
         },
     )
 }

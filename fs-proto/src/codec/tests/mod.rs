@@ -94,8 +94,8 @@ fn body(body: impl Into<RequestBody>) -> Request {
 #[test]
 fn another_version_is_named() {
     let mut bytes = encode_request(&body(ManagerRequest::Ping));
-    bytes[0] = 9;
-    assert_eq!(decode_request(&bytes), Err(CodecError::Version(9)));
+    bytes[0] = VERSION + 1;
+    assert_eq!(decode_request(&bytes), Err(CodecError::Version(VERSION + 1)));
     assert_eq!(decode_request(&[]), Err(CodecError::Empty));
 }
 

@@ -5,7 +5,7 @@ use bmi_cache::{ArenaSettings, Frames, Settings};
 use bmi_sim::SimConfig;
 use fs_proto::limits::{MAX_DATAFILES, MAX_REGIONS};
 use fs_proto::{
-    CacheHints, ClusterId, Datatype, Distribution, FileView, Identity, Start, StoreId, VIEW_WINDOW, ViewPart,
+    CacheHints, ClusterId, Datatype, Distribution, FileView, Identity, Joined, Start, StoreId, VIEW_WINDOW, ViewPart,
 };
 use fs_server::embedded::SimStore;
 use fs_server::iod::{Iod, IodSettings};
@@ -132,12 +132,18 @@ impl Server {
     }
 
     /// Returns what the worst part of a view costs that is written to a datafile, or read: of bytes
-    /// near each other and in a unit each, and of bytes that are all in the other datafile.
+    /// near each other and in a unit each, alone and joined, and of bytes that are all in the other
+    /// datafile.
     fn view(&self, datafile: DatafileHandle, is_write: bool) -> Cost {
         let (inside, ahead) = (Path::ServerBased, Path::FastRdma);
-        let parts =
-            [(4, 0, 60_000, ahead), (4, 0, 200_000, inside), (UNIT, 0, 20_000, inside), (2 * UNIT, 1, 1, inside)];
-        let costs = parts.into_iter().map(|(distance, index, len, path)| {
+        let parts = [
+            (4, 0, 60_000, ahead, false),
+            (4, 0, 200_000, inside, false),
+            (4, 0, 200_000, inside, true),
+            (UNIT, 0, 20_000, inside, false),
+            (2 * UNIT, 1, 1, inside, false),
+        ];
+        let costs = parts.into_iter().map(|(distance, index, len, path, is_joined)| {
             let filetype = Datatype::resized(0, distance as i64, &Datatype::BYTE).unwrap();
             let view = FileView::new(0, Datatype::BYTE, filetype).unwrap();
             let (distribution, span) = match index {
@@ -145,19 +151,15 @@ impl Server {
                 _ => (Distribution::simple_stripe(UNIT, 2).unwrap(), 1_000_000),
             };
             let part = ViewPart::new(view, distribution, index, (0, span), len).unwrap();
+            let joined = is_joined.then(|| Joined::new((1, 1), 2, Region::new(0, distance * len)).unwrap());
             self.client.forced.set(Some(path));
             let cost = cost_on(&self.world, &self.node, async || {
                 let memory = MemList::from(vec![1; len as usize]);
-                let done = match is_write {
-                    true => {
-                        self.client
-                            .iod_with(self.peer, IodRequest::WriteView { datafile, part }, Body::Out(memory))
-                            .await
-                    }
-                    false => {
-                        self.client.iod_with(self.peer, IodRequest::ReadView { datafile, part }, Body::In(memory)).await
-                    }
+                let (request, body) = match is_write {
+                    true => (IodRequest::WriteView { datafile, part, joined }, Body::Out(memory)),
+                    false => (IodRequest::ReadView { datafile, part, joined }, Body::In(memory)),
                 };
+                let done = self.client.iod_with(self.peer, request, body).await;
                 match done {
                     Ok(_) => assert_eq!(index, 0),
                     Err(error) => assert_eq!((index, error.code), (1, ErrorCode::Invalid), "{error}"),

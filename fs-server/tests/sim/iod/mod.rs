@@ -8,6 +8,7 @@ mod caches;
 mod data;
 mod disk_stall;
 mod fairness;
+mod joins;
 mod lending;
 mod loops;
 mod page_cache;

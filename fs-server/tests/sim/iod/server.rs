@@ -49,6 +49,8 @@ impl Lent for Owner {
 pub(super) struct Counting {
     store: Rc<SimStore>,
     moved: Rc<RefCell<BTreeMap<DatafileHandle, u64>>>,
+    /// Reads and writes.
+    pub(super) accesses: Rc<Cell<u64>>,
     pub(super) lends: Rc<RefCell<Option<Lending>>>,
     /// Which loans it gives.
     pub(super) kind: Rc<Cell<Lends>>,
@@ -59,6 +61,7 @@ pub(super) struct Counting {
 impl Counting {
     fn count(&self, datafile: DatafileHandle, list: &MemList) {
         *self.moved.borrow_mut().entry(datafile).or_default() += list.len() as u64;
+        self.accesses.set(self.accesses.get() + 1);
     }
 
     pub(super) fn moved(&self, datafile: DatafileHandle) -> u64 {
@@ -196,6 +199,7 @@ impl Server {
         let store = Counting {
             store: Rc::new(SimStore::open(&disk, Rc::new(medium(&node))).unwrap()),
             moved: Rc::default(),
+            accesses: Rc::default(),
             lends: Rc::default(),
             kind: Rc::default(),
             pages: Rc::default(),

@@ -1,0 +1,355 @@
+//! The units of a server that several requests fill or read.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bmi::hooks::steps;
+use bmi::paths::Direction;
+use bmi::{MemSlice, Memory, Time};
+use bmi_cache::yield_now;
+use fs_proto::limits::MAX_JOINED;
+use fs_proto::{Coverage, DatafileHandle, ErrorCode, FsError, Joined, PartCursor, Region};
+use tokio::sync::Notify;
+
+use crate::lock::lock;
+
+/// Most units that have a buffer at the same time.
+const MOST_BUFFERS: usize = 16;
+/// Most units that are known.
+const MOST_UNITS: usize = 1024;
+/// How long a unit waits for the next client, at first and at least.
+const PATIENCE: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(1)];
+/// Most operations whose units have less patience.
+const MOST_HURRIED: usize = 64;
+/// How long a unit is known, and keeps its buffer, after the last client.
+const KEPT: Duration = Duration::from_secs(2);
+/// Pieces that are copied under the lock, and those after which others run.
+const BATCH: usize = 512;
+const BREAK: usize = 4096;
+
+/// What distinguishes units.
+pub(super) type Key = (DatafileHandle, (u64, u64), bool, u64);
+
+/// The units of a server.
+#[derive(Default)]
+pub(in crate::iod) struct Joins(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    units: BTreeMap<Key, Arc<Unit>>,
+    /// Buffers that no unit has, and the number of all.
+    free: Vec<Memory>,
+    buffers: usize,
+    /// The patience of operations for which it was too long, the oldest first.
+    hurried: VecDeque<((u64, u64), Duration)>,
+}
+
+/// A unit.
+pub(super) struct Unit {
+    pub(super) joined: Joined,
+    patience: Duration,
+    state: Mutex<State>,
+    pub(super) changed: Notify,
+}
+
+struct State {
+    phase: Phase,
+    /// Requests that have come, also those that have failed.
+    came: u32,
+    /// Requests that wait until it is written or read.
+    waiting: u32,
+    last: Time,
+    memory: Option<Memory>,
+    coverage: Coverage,
+}
+
+enum Phase {
+    /// It takes what is written, or was not read yet.
+    Open,
+    /// One client writes or reads it.
+    Busy,
+    Done(Result<(), FsError>),
+}
+
+impl Joins {
+    /// Returns the place of a request in its unit, or none if there is no room for one more unit.
+    ///
+    /// # Errors
+    /// `Invalid` if other requests describe the unit differently.
+    pub(super) fn unit(
+        &self,
+        datafile: DatafileHandle,
+        joined: Joined,
+        direction: Direction,
+        now: Time,
+    ) -> Result<Option<Part<'_>>, FsError> {
+        let key = (datafile, joined.operation(), direction == Direction::Write, joined.unit().offset);
+        let mut table = lock(&self.0);
+        if let Some(unit) = table.units.get(&key) {
+            if unit.joined != joined {
+                let (ours, theirs) = (joined.unit(), unit.joined.unit());
+                let text = format!(
+                    "{} requests for {ours}, and {} for {theirs} in the same operation",
+                    joined.requests(),
+                    unit.joined.requests()
+                );
+                return Err(FsError::new(ErrorCode::Invalid, text));
+            }
+            lock(&unit.state).last = now;
+            return Ok(Some(Part { joins: self, key, unit: unit.clone(), came: false }));
+        }
+        let is_full =
+            |table: &Table| table.free.is_empty() && table.buffers == MOST_BUFFERS || table.units.len() >= MOST_UNITS;
+        if is_full(&table) {
+            table.sweep(now);
+        }
+        if is_full(&table) {
+            return Ok(None);
+        }
+        let memory = match table.free.pop() {
+            Some(memory) => memory,
+            None => {
+                let memory = Memory::zeroed(MAX_JOINED as usize)?;
+                table.buffers += 1;
+                memory
+            }
+        };
+        let hurried = table.hurried.iter().find(|(operation, _)| *operation == joined.operation());
+        let patience = hurried.map_or(PATIENCE[0], |(_, patience)| *patience);
+        let coverage = Coverage::new(if direction == Direction::Write { joined.unit().len } else { 0 });
+        let state = State { phase: Phase::Open, came: 0, waiting: 0, last: now, memory: Some(memory), coverage };
+        let unit = Arc::new(Unit { joined, patience, state: Mutex::new(state), changed: Notify::new() });
+        table.units.insert(key, unit.clone());
+        Ok(Some(Part { joins: self, key, unit, came: false }))
+    }
+
+    /// Lets the next units of an operation wait for a shorter time.
+    pub(super) fn hurry(&self, unit: &Unit) {
+        let (operation, patience) = (unit.joined.operation(), (unit.patience / 2).max(PATIENCE[1]));
+        let mut table = lock(&self.0);
+        table.hurried.retain(|(known, _)| *known != operation);
+        if table.hurried.len() == MOST_HURRIED {
+            table.hurried.pop_front();
+        }
+        table.hurried.push_back((operation, patience));
+    }
+
+    /// Takes the buffer of a unit back, and forgets the unit if all its requests have come.
+    fn give_back(&self, key: &Key, memory: Option<Memory>, all_came: bool) {
+        let mut table = lock(&self.0);
+        table.free.extend(memory);
+        if all_came {
+            table.units.remove(key);
+        }
+    }
+}
+
+impl Table {
+    /// Forgets units that nobody has come to for long.
+    fn sweep(&mut self, now: Time) {
+        let Table { units, free, .. } = self;
+        units.retain(|_, unit| {
+            steps(1);
+            let mut state = lock(&unit.state);
+            let stays = state.waiting > 0 || now < state.last + KEPT;
+            if !stays {
+                // Whoever still comes with this unit goes alone.
+                state.phase = Phase::Done(Ok(()));
+                free.extend(state.memory.take());
+            }
+            stays
+        });
+    }
+}
+
+/// A request's place in a unit. It has come at the latest when this is dropped.
+pub(super) struct Part<'a> {
+    joins: &'a Joins,
+    key: Key,
+    pub(super) unit: Arc<Unit>,
+    came: bool,
+}
+
+impl Part<'_> {
+    /// Notes that the request has come, now. The next one has some time.
+    pub(super) fn comes_at(&mut self, now: Time) {
+        lock(&self.unit.state).last = now;
+        self.comes();
+    }
+
+    /// Takes the buffer back when the unit was written.
+    pub(super) fn written(&self, memory: Memory) {
+        let all_came = self.unit.all_came();
+        self.joins.give_back(&self.key, Some(memory), all_came);
+    }
+
+    /// Notes that the request has come.
+    fn comes(&mut self) {
+        if std::mem::replace(&mut self.came, true) {
+            return;
+        }
+        let mut state = lock(&self.unit.state);
+        state.came += 1;
+        if state.came < self.unit.joined.requests() {
+            return;
+        }
+        match state.phase {
+            // All have read it, or it was written before.
+            Phase::Done(_) => {
+                let memory = state.memory.take();
+                drop(state);
+                self.joins.give_back(&self.key, memory, true);
+            }
+            _ => self.unit.changed.notify_waiters(),
+        }
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        self.comes();
+    }
+}
+
+/// A request that waits until a unit is written or read.
+pub(super) struct Waiting<'a>(&'a Unit);
+
+impl<'a> Waiting<'a> {
+    pub(super) fn new(unit: &'a Unit) -> Waiting<'a> {
+        lock(&unit.state).waiting += 1;
+        Waiting(unit)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.state).waiting -= 1;
+    }
+}
+
+/// One client's work on a unit. If it is dropped before its end, the server stops.
+pub(super) struct Work<'a>(pub(super) &'a Unit);
+
+impl Work<'_> {
+    pub(super) fn end(&self, result: Result<(), FsError>) {
+        let mut state = lock(&self.0.state);
+        if matches!(state.phase, Phase::Busy) {
+            state.phase = Phase::Done(result);
+            self.0.changed.notify_waiters();
+        }
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        self.end(Err(FsError::new(ErrorCode::Unreachable, "the server was stopped")));
+    }
+}
+
+/// What a request does next.
+pub(super) enum Next {
+    Work,
+    Wait(Option<Time>),
+    End(Result<(), FsError>),
+}
+
+impl Unit {
+    pub(super) fn all_came(&self) -> bool {
+        lock(&self.state).came >= self.joined.requests()
+    }
+
+    /// Returns true if what comes now must be written alone.
+    pub(super) fn is_late(&self) -> bool {
+        !matches!(lock(&self.state).phase, Phase::Open)
+    }
+
+    /// Takes what has come, to be written.
+    pub(super) fn take(&self) -> Result<(Memory, Coverage), FsError> {
+        let mut state = lock(&self.state);
+        let coverage = std::mem::replace(&mut state.coverage, Coverage::new(0));
+        state.memory.take().map(|memory| (memory, coverage)).ok_or_else(given_up)
+    }
+
+    /// Returns the buffer.
+    pub(super) fn memory(&self) -> Result<Memory, FsError> {
+        lock(&self.state).memory.clone().ok_or_else(given_up)
+    }
+
+    /// Returns what is next for a request that needs the unit read or written.
+    pub(super) fn next(&self, is_write: bool, now: Time) -> Next {
+        let mut state = lock(&self.state);
+        let due = state.last + self.patience;
+        let is_ready = !is_write || state.came >= self.joined.requests() || now >= due;
+        match &state.phase {
+            Phase::Done(result) => Next::End(result.clone()),
+            Phase::Busy => Next::Wait(None),
+            Phase::Open if !is_ready => Next::Wait(Some(due)),
+            Phase::Open => {
+                state.phase = Phase::Busy;
+                Next::Work
+            }
+        }
+    }
+
+    /// Copies the next bytes of a part between the unit and `other`, to the unit for a write.
+    /// Returns false if the unit does not take or give any more.
+    pub(super) async fn copy(
+        &self,
+        pieces: &mut PartCursor<'_>,
+        other: &MemSlice,
+        is_write: bool,
+        go_on: impl Fn() -> Result<(), FsError>,
+    ) -> Result<bool, FsError> {
+        let mut done = 0;
+        while let Some(copied) = self.copy_some(pieces, &other.slice(done, other.len() - done), is_write)? {
+            done += copied;
+            if done == other.len() {
+                return Ok(true);
+            }
+            yield_now().await;
+            go_on()?;
+        }
+        Ok(false)
+    }
+
+    /// Copies as many bytes as may be copied without a break, and returns their number. Returns none
+    /// if the unit does not take or give any more.
+    fn copy_some(
+        &self,
+        pieces: &mut PartCursor<'_>,
+        other: &MemSlice,
+        is_write: bool,
+    ) -> Result<Option<usize>, FsError> {
+        let (mut found, unit) = ([Region::new(0, 0); BATCH], self.joined.unit());
+        let (mut done, mut copied) = (0, 0);
+        while done < other.len() && copied < BREAK {
+            let count = pieces.next_batch(&mut found, (other.len() - done) as u64)?;
+            steps(count);
+            copied += if count == 0 { BREAK } else { count };
+            if let Some(piece) = found[..count].iter().find(|piece| piece.hull(unit) != unit) {
+                return Err(FsError::new(ErrorCode::Invalid, format!("{piece} is not in the unit, {unit}")));
+            }
+            let mut state = lock(&self.state);
+            let State { phase, memory, coverage, .. } = &mut *state;
+            let is_right = matches!((&*phase, is_write), (Phase::Open, true) | (Phase::Done(Ok(())), false));
+            let Some(memory) = memory.as_ref().filter(|_| is_right) else { return Ok(None) };
+            for piece in &found[..count] {
+                let (at, place, len) = ((piece.offset - unit.offset), other.offset() + done, piece.len as usize);
+                match is_write {
+                    true => {
+                        memory.copy_from_memory(at as usize, other.memory(), place, len);
+                        coverage.mark(at, piece.len);
+                    }
+                    false => other.memory().copy_from_memory(place, memory, at as usize, len),
+                }
+                done += len;
+            }
+        }
+        Ok(Some(done))
+    }
+}
+
+fn given_up() -> FsError {
+    FsError::new(ErrorCode::Unreachable, "the unit was given up")
+}
