@@ -87,6 +87,7 @@ mod bench;
 #[doc(hidden)]
 pub mod cli;
 mod client;
+mod collective;
 pub mod copy;
 mod error;
 mod file;
@@ -105,6 +106,7 @@ pub use client::{
     Client, ClientOptions, ClientStats, CreateOptions, Datafile, Latency, OpenFileOptions, Pong, ServerSpace,
     SharedClient, Space, Stat, Unfinished,
 };
+pub use collective::{Choice, CollectiveError, CollectiveOptions, Done, Way};
 pub use error::{Error, Failure, ServerName};
 pub use file::{Cached, Extended, ExtendedRaw, File, ServerCache, ServerCoverage, SharedFile, TypedMemory};
 pub use fs_proto::{

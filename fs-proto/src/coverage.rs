@@ -17,8 +17,8 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// Returns the coverage of a range of `len` bytes, of which none has come. Takes `len / 8` bytes
-    /// of memory.
+    /// Returns the coverage of a range of `len` bytes, of which none has come. Takes `len / 8`
+    /// bytes of memory.
     pub fn new(len: u64) -> Coverage {
         Coverage { words: vec![0; len.div_ceil(BITS) as usize], len }
     }

@@ -18,3 +18,4 @@ pub use handle::{File, SharedFile};
 pub use list::{Extended, ExtendedRaw};
 pub(crate) use sync::sync_files;
 pub use view::TypedMemory;
+pub(crate) use view::stream_range;

@@ -15,17 +15,19 @@
 //!
 //! **Source.** MPI-4.1, *File Views*; [ECIO-IB §4.1] (the view goes to the server); [PVFS-IB §5].
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bmi::paths::Direction;
 use bmi::threading::Threading;
 use bmi::{Body, MemList, Memory};
-use fs_proto::{Cursor, Datatype, Distribution, ErrorCode, FileView, FsError, IodRequest, Region, ViewPart};
+use fs_proto::{Cursor, Datatype, Distribution, ErrorCode, FileView, FsError, IodRequest, Joined, Region, ViewPart};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
 use super::handle::File;
 use super::transfer::add_failure;
+use crate::collective::Joining;
 use crate::error::{Error, Failure};
 use crate::locked::Locked;
 use crate::split::{PIECE_COST, PlanLimits, TABLE_COST, file_ranges};
@@ -62,6 +64,21 @@ impl TypedMemory {
         TypedMemory { base, ..self }
     }
 
+    /// Returns the pieces of the memory for an access.
+    ///
+    /// # Errors
+    /// `Invalid` if they are not all in it, or a read may write one twice.
+    pub(crate) fn pieces_for(&self, direction: Direction) -> Result<Cursor, FsError> {
+        if direction == Direction::Read && self.datatype.may_overlap() {
+            return Err(FsError::new(ErrorCode::Invalid, "a read into a type whose parts may overlap"));
+        }
+        self.pieces()
+    }
+
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
     /// Returns the pieces of the memory, if they are all in it.
     fn pieces(&self) -> Result<Cursor, FsError> {
         let cursor = self.datatype.cursor(self.count, self.base)?;
@@ -80,6 +97,17 @@ impl From<&Memory> for TypedMemory {
     fn from(memory: &Memory) -> TypedMemory {
         TypedMemory::new(memory, &Datatype::BYTE, memory.len() as u64)
     }
+}
+
+/// Returns the range of a view's stream that begins with an element and has `total` bytes.
+///
+/// # Errors
+/// `TooLarge` if it ends beyond the largest offset of a file.
+pub(crate) fn stream_range(view: &FileView, offset: u64, total: u64) -> Result<Range<u64>, FsError> {
+    let beyond = || FsError::new(ErrorCode::TooLarge, format!("a view from its element {offset} on"));
+    let first = offset.checked_mul(view.etype().size()).ok_or_else(beyond)?;
+    view.cursor(first, total)?;
+    Ok(first..first + total)
 }
 
 /// A view and memory, paired byte by byte.
@@ -160,6 +188,8 @@ struct Access<'a> {
     limits: PlanLimits,
     /// Most pieces of memory that are moved from where they are.
     direct: usize,
+    /// The others that a server may carry the requests out with.
+    joining: Option<&'a Joining<'a>>,
     /// Buffers that no window uses.
     buffers: Locked<Vec<Memory>>,
 }
@@ -173,10 +203,21 @@ impl<S: Threading> File<S> {
     /// overlap. `TooLarge` if the view reaches beyond the largest offset of a file.
     pub async fn read_view(&self, view: &FileView, offset: u64, memory: impl Into<TypedMemory>) -> Result<u64, Error> {
         let during = |error: Error| error.during(format!("read of {}", self.path()));
-        let (range, sizes) = self.move_view(Direction::Read, view, offset, memory.into()).await.map_err(during)?;
-        self.check_lengths(&sizes).await.map_err(during)?;
+        self.read_with(view, offset, &memory.into(), None).await.map_err(during)
+    }
+
+    /// Reads through a view, perhaps together with others.
+    pub(crate) async fn read_with(
+        &self,
+        view: &FileView,
+        offset: u64,
+        memory: &TypedMemory,
+        joining: Option<&Joining<'_>>,
+    ) -> Result<u64, Error> {
+        let (range, sizes) = self.move_view(Direction::Read, view, offset, memory, joining).await?;
+        self.check_lengths(&sizes).await?;
         let last = range.end.checked_sub(1).and_then(|last| view.offset_of(last)).map_or(0, |last| last + 1);
-        let size = self.end_of(&sizes, last).await.map_err(during)?;
+        let size = self.end_of(&sizes, last).await?;
         Ok(view.size_below(size).clamp(range.start, range.end) - range.start)
     }
 
@@ -187,8 +228,24 @@ impl<S: Threading> File<S> {
     /// As [`File::write_at`]; those of [`File::read_view`].
     pub async fn write_view(&self, view: &FileView, offset: u64, memory: impl Into<TypedMemory>) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("write of {}", self.path()));
-        self.client.withdraw_size(self.handle()).await.map_err(during)?;
-        self.move_view(Direction::Write, view, offset, memory.into()).await.map(drop).map_err(during)
+        self.write_with(view, offset, &memory.into(), None).await.map_err(during)
+    }
+
+    /// Writes through a view, perhaps together with others.
+    pub(crate) async fn write_with(
+        &self,
+        view: &FileView,
+        offset: u64,
+        memory: &TypedMemory,
+        joining: Option<&Joining<'_>>,
+    ) -> Result<(), Error> {
+        self.client.withdraw_size(self.handle()).await?;
+        self.move_view(Direction::Write, view, offset, memory, joining).await.map(drop)
+    }
+
+    /// Returns the most bytes of the stream in a window.
+    pub(crate) fn largest_window(&self) -> u64 {
+        WINDOW.min(self.limits().transfer)
     }
 
     /// Moves all bytes. Returns the range of the stream, and the sizes of the datafiles that were
@@ -198,37 +255,41 @@ impl<S: Threading> File<S> {
         direction: Direction,
         view: &FileView,
         offset: u64,
-        typed: TypedMemory,
-    ) -> Result<(std::ops::Range<u64>, Vec<Option<u64>>), Error> {
-        if direction == Direction::Read && typed.datatype.may_overlap() {
-            return Err(Error::new(ErrorCode::Invalid, "a read into a type whose parts may overlap"));
-        }
-        let memory = typed.pieces()?;
-        let total = memory.remaining();
-        let beyond = || Error::new(ErrorCode::TooLarge, format!("a view from its element {offset} on"));
-        let first = offset.checked_mul(view.etype().size()).ok_or_else(beyond)?;
-        let file = view.cursor(first, total)?;
-        let end = first + total;
+        typed: &TypedMemory,
+        joining: Option<&Joining<'_>>,
+    ) -> Result<(Range<u64>, Vec<Option<u64>>), Error> {
+        let memory = typed.pieces_for(direction)?;
+        let Range { start: first, end } = stream_range(view, offset, memory.remaining())?;
+        let file = view.cursor(first, end - first)?;
         self.connect(|_| true).await;
         let (limits, encoded) = (self.limits(), view.encoded_len());
         let room = limits.request.checked_sub(encoded.saturating_add(PART_COST + TABLE_COST + PIECE_COST));
         let paired = Paired { view, memory, distribution: *self.distribution(), first };
         let direct = room.map_or(0, |room| (1 + room / PIECE_COST).min(limits.pieces));
         let buffers = Locked::new(Vec::new());
-        let access = &Access { direction, view, typed: &typed, paired, file, limits, direct, buffers };
-        let span = WINDOW.min(limits.transfer);
+        let access = &Access { direction, view, typed, paired, file, limits, direct, joining, buffers };
+        let span = self.largest_window();
         // No window is begun after a failure.
-        let (begun, failed) = (AtomicU64::new(0), AtomicBool::new(false));
-        let starts = (0..total.div_ceil(span)).take_while(|_| !failed.load(Ordering::Relaxed));
-        let one = async |window: u64| {
-            begun.store(window + 1, Ordering::Relaxed);
-            let start = first + window * span;
-            match room {
-                Some(_) => self.window(access, start, span.min(end - start)).await,
-                None => self.listed(access, start, span.min(end - start)).await,
+        let (begun, failed) = (AtomicU64::new(first), AtomicBool::new(false));
+        let cuts = std::iter::from_fn(|| {
+            let start = begun.load(Ordering::Relaxed);
+            if start == end || failed.load(Ordering::Relaxed) {
+                return None;
             }
+            // With others, the windows are those of the file, and the same for all.
+            let window = joining.and_then(|joining| Some(joining.window(view.offset_of(start)?)));
+            let next = match &window {
+                Some(window) => view.size_below(window.end).min(end),
+                None => end.min(start + span),
+            };
+            begun.store(next, Ordering::Relaxed);
+            Some((start, next - start, window))
+        });
+        let one = async |(start, span, window): (u64, u64, Option<Range<u64>>)| match room {
+            Some(_) => self.window(access, (start, span), window).await,
+            None => self.listed(access, start, span).await,
         };
-        let mut windows = stream::iter(starts).map(one).buffer_unordered(WINDOWS);
+        let mut windows = stream::iter(cuts).map(one).buffer_unordered(WINDOWS);
         let mut sizes = vec![None; self.inner.servers.len()];
         let mut failures: Vec<Failure> = Vec::new();
         while let Some(window) = windows.next().await {
@@ -246,7 +307,7 @@ impl<S: Threading> File<S> {
         }
         drop(windows);
         let Some(failure) = failures.pop() else { return Ok((first..end, sizes)) };
-        let next = first + begun.into_inner() * span;
+        let next = begun.into_inner();
         let rest = view.offset_of(next).zip(view.offset_of(end - 1)).filter(|_| next < end);
         failures.push(failure.of_ranges(rest.map(|(from, last)| from..last + 1)));
         Err(self.explain(Error::combined(failures)).await)
@@ -256,8 +317,8 @@ impl<S: Threading> File<S> {
     async fn window(
         &self,
         access: &Access<'_>,
-        position: u64,
-        span: u64,
+        (position, span): (u64, u64),
+        window: Option<Range<u64>>,
     ) -> Result<Vec<(usize, Result<u64, Failure>)>, Error> {
         let mut shares = vec![Share::default(); self.inner.servers.len()];
         access.paired.for_each(position, span, |server, at, len| shares[server].add(at, len, access.direct));
@@ -300,7 +361,9 @@ impl<S: Threading> File<S> {
                     share.pieces.iter().map(slice).collect()
                 }
             };
-            let result = self.share(access, index, (position, span), memory).await;
+            let joined =
+                access.joining.zip(window.as_ref()).and_then(|(joining, window)| joining.joined(index, window));
+            let result = self.share(access, index, (position, span), memory, joined).await;
             (index, result)
         };
         let concerned = shares.iter().enumerate().filter(|(_, share)| share.len > 0);
@@ -324,6 +387,7 @@ impl<S: Threading> File<S> {
         index: usize,
         (position, span): (u64, u64),
         memory: MemList,
+        joined: Option<Joined>,
     ) -> Result<u64, Failure> {
         let (_, datafile) = self.inner.layout.datafiles()[index];
         let view = access.view.clone();
@@ -331,8 +395,8 @@ impl<S: Threading> File<S> {
             .map_err(|error| Failure::at(self.inner.servers[index].clone(), error.code, error.detail))?;
         let hull = part.hull();
         let (body, data) = match access.direction {
-            Direction::Read => (IodRequest::ReadView { datafile, part, joined: None }, Body::In(memory)),
-            Direction::Write => (IodRequest::WriteView { datafile, part, joined: None }, Body::Out(memory)),
+            Direction::Read => (IodRequest::ReadView { datafile, part, joined }, Body::In(memory)),
+            Direction::Write => (IodRequest::WriteView { datafile, part, joined }, Body::Out(memory)),
         };
         self.request(access.direction, index, body, data, access.limits.lists).await.map_err(|failure| {
             let ranges = if failure.physical.is_empty() { vec![hull] } else { failure.physical.clone() };

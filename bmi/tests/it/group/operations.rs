@@ -243,7 +243,8 @@ fn nothing_is_sent_for_an_empty_part() {
             groups.listen(&node.addr(1)).expect("the port is free");
             let group = groups.meet(&place, rank, 9, options()).await.expect("they meet");
             let before = endpoint.resource_usage().peers;
-            // Each sends to the next but two. A barrier does not connect these, unless one is rank 0.
+            // Each sends to the next but two. Unless one is rank 0, a barrier does not connect
+            // these.
             let (to, from) = ((rank + 3) % 9, (rank + 6) % 9);
             let lists = |of: u32, bytes: Vec<u8>| {
                 (0..9).map(move |at| if at == of { bytes.clone().into() } else { MemList::default() })

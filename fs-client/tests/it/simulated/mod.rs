@@ -6,3 +6,4 @@ mod file_system;
 mod lists;
 mod routes;
 mod shared;
+mod together;

@@ -5,4 +5,5 @@ pub mod bodies;
 pub mod cluster;
 pub mod recycled;
 pub mod relay;
+pub mod together;
 pub mod typed;

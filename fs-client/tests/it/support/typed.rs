@@ -11,7 +11,7 @@ use fs_client::{
 use super::bodies::{path, pattern, striped};
 
 /// Returns where each byte of `len` bytes of a cursor is.
-fn walk(mut cursor: fs_proto::Cursor, len: u64) -> Vec<usize> {
+pub fn walk(mut cursor: fs_proto::Cursor, len: u64) -> Vec<usize> {
     let mut places = Vec::new();
     let mut out = [Region::new(0, 0); 7];
     while (places.len() as u64) < len {
@@ -22,7 +22,7 @@ fn walk(mut cursor: fs_proto::Cursor, len: u64) -> Vec<usize> {
     places
 }
 
-async fn bytes_of<S: Threading>(file: &File<S>) -> Vec<u8> {
+pub async fn bytes_of<S: Threading>(file: &File<S>) -> Vec<u8> {
     let memory = Memory::zeroed(file.size().await.unwrap() as usize).unwrap();
     file.read_at(0, &memory).await.unwrap();
     memory.to_vec()

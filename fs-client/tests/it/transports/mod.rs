@@ -4,6 +4,7 @@ mod crowd;
 mod loops;
 mod tcp;
 mod threads;
+mod together;
 mod unifier;
 #[cfg(target_os = "linux")]
 mod views;

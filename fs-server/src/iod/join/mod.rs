@@ -19,8 +19,8 @@
 //! 2. A client has its answer only when its bytes are in the store. An error is told to all clients
 //!    of the unit.
 //! 3. *Bounded memory.* There are at most [`MOST_BUFFERS`] buffers. If none is free, requests go
-//!    alone, and none of them waits for a buffer. A request gives its own staging buffer back before
-//!    it waits for others.
+//!    alone, and none of them waits for a buffer. A request gives its own staging buffer back
+//!    before it waits for others.
 //! 4. *No deadlock.* A request that waits for others waits for a time that is bounded, for a disk
 //!    that works for another one, or for neither. It holds no turn meanwhile.
 //! 5. The locks are held for copies of some hundred pieces at most, and nothing is waited for or
@@ -175,8 +175,8 @@ impl<S: StoreHandle> Iod<S> {
         Ok(Answer::Reply(Reply { result: Ok(reply.into()) }, data))
     }
 
-    /// Copies what a client reads out of the unit, into its memory or for the reply. Returns none if
-    /// the unit was given up meanwhile.
+    /// Copies what a client reads out of the unit, into its memory or for the reply. Returns none
+    /// if the unit was given up meanwhile.
     async fn hand_out(
         &self,
         context: &Context,

@@ -313,8 +313,8 @@ impl Unit {
         Ok(false)
     }
 
-    /// Copies as many bytes as may be copied without a break, and returns their number. Returns none
-    /// if the unit does not take or give any more.
+    /// Copies as many bytes as may be copied without a break, and returns their number. Returns
+    /// none if the unit does not take or give any more.
     fn copy_some(
         &self,
         pieces: &mut PartCursor<'_>,

@@ -1,0 +1,272 @@
+//! Collective operations: the members of a group read or write a file together, each its own pieces.
+//!
+//! **Why.** Where each member has many small pieces between those of the others, none of them has a
+//! range that is worth a request. Together they have long ones. Who puts the pieces together, the
+//! members or the servers, is what [`Way`]s differ in.
+//!
+//! **Protocol.** Each member tells all others its view and the range of it that it accesses
+//! (`proposal`). So all know what all want, and compute the same: whether it is possible, which way
+//! is the cheapest (`choice`), and each step of it. In the end each tells the others how it went. An
+//! operation has a lane of its own in the group, so several may be under way at the same time.
+//!
+//! **Why all views go to all.** It costs some bytes for each member, once. Then no step needs a
+//! question: a server knows how many requests make up a unit, and in an exchange everybody knows
+//! what comes from whom.
+//!
+//! **Invariants**
+//! 1. *Each byte is the old one or the new one*, whatever fails, and bytes that no member has stay
+//!    as they are.
+//! 2. A member that is lost or does something else ends the operation for all, with an error that
+//!    names it, within the group's limit for each step.
+//! 3. A failure of one member's part is told to all, and the group goes on.
+//! 4. Memory does not grow with the number of pieces.
+//!
+//! | file | contents; each uses those below it |
+//! |---|---|
+//! | this | the interface |
+//! | `two_phase` | the steps of two-phase I/O |
+//! | `proposal` | what members tell each other |
+//! | `choice` | what each way costs |
+//! | `member`, `error` | what follows from the views of all; errors |
+//!
+//! **Source.** [ECIO-IB §3, §4]; MPI-4.1, *Collective Data Access*.
+
+mod choice;
+mod error;
+mod member;
+mod proposal;
+mod two_phase;
+
+use std::future::Future;
+use std::ops::Range;
+
+use bmi::group::{Group, Lane};
+use bmi::paths::Direction;
+use bmi::threading::Threading;
+use fs_proto::FileView;
+use serde::{Deserialize, Serialize};
+
+pub use self::choice::{Choice, Way};
+use self::choice::{Load, aggregators};
+pub use self::error::CollectiveError;
+pub(crate) use self::member::Joining;
+use self::member::Sample;
+use self::proposal::{Proposal, agree, conclude};
+use self::two_phase::{Domains, Rooms, TwoPhase};
+use crate::error::Error;
+use crate::file::{File, TypedMemory, stream_range};
+
+/// The options of a collective operation. All members must have the same.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[must_use = "an operation takes them"]
+pub struct CollectiveOptions {
+    way: Option<Way>,
+    aggregators: Option<u32>,
+    buffer: Option<u64>,
+}
+
+impl CollectiveOptions {
+    /// Sets the way. The default is the one that is estimated to be the cheapest.
+    pub fn way(mut self, way: Way) -> CollectiveOptions {
+        self.way = Some(way);
+        self
+    }
+
+    /// Sets the number of aggregators of two-phase I/O, as `cb_nodes` of MPI-IO. The default is
+    /// twice the number of servers, or all members if there are fewer.
+    pub fn aggregators(mut self, count: u32) -> CollectiveOptions {
+        self.aggregators = Some(count);
+        self
+    }
+
+    /// Sets the bytes that an aggregator handles in a step, as `cb_buffer_size` of MPI-IO. The
+    /// default is 4 MiB, the most 1 GiB.
+    pub fn buffer(mut self, bytes: u64) -> CollectiveOptions {
+        self.buffer = Some(bytes.max(1));
+        self
+    }
+}
+
+/// The default of [`CollectiveOptions::buffer`], and its largest value.
+const BUFFER: u64 = 4 << 20;
+const MOST_BUFFER: u64 = 1 << 30;
+
+/// What became of a collective operation, at one member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The number of this member's bytes that were written, or read before the end of the file. The
+    /// other bytes of a read are zero.
+    pub len: u64,
+    /// How all was carried out.
+    pub choice: Choice,
+}
+
+/// What a member reads or writes.
+struct Part<S: Threading> {
+    file: File<S>,
+    view: FileView,
+    offset: u64,
+    typed: TypedMemory,
+    direction: Direction,
+}
+
+impl<S: Threading> File<S> {
+    /// Writes typed memory through a view, from `offset` on, which counts elements of the view,
+    /// together with the other members of a group. Each has its own view. Where members write the
+    /// same bytes, it is undefined which remain. The bytes reach the disk when all members have
+    /// called [`File::sync`].
+    ///
+    /// All members must call the same operations of the group in the same order. The place in this
+    /// order is taken by the call. What the future does begins when it is polled first. So a
+    /// program that goes on meanwhile, as with the split and nonblocking operations of MPI-IO,
+    /// gives it to a task and awaits this later. If the future is dropped before its end, the group
+    /// has failed.
+    ///
+    /// ```no_run
+    /// use bmi::group::Group;
+    /// use bmi::{Addr, Memory};
+    /// use fs_client::{CollectiveError, CollectiveOptions, Datatype, File, FileView};
+    ///
+    /// /// Each member has every n-th number of the file.
+    /// async fn deal(file: &File, group: &Group, numbers: &Memory) -> Result<(), CollectiveError> {
+    ///     let every = Datatype::resized(0, 8 * i64::from(group.size()), &Datatype::DOUBLE).expect("short");
+    ///     let view = FileView::new(8 * u64::from(group.rank()), Datatype::DOUBLE, every).expect("ascending");
+    ///     let done = file.write_all(group, &view, 0, numbers.into(), CollectiveOptions::default()).await?;
+    ///     println!("{}", done.choice);
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`CollectiveError::Own`] as [`File::write_view`]; the others if it fails at another member.
+    pub fn write_all(
+        &self,
+        group: &Group<S>,
+        view: &FileView,
+        offset: u64,
+        memory: TypedMemory,
+        options: CollectiveOptions,
+    ) -> impl Future<Output = Result<Done, CollectiveError>> + use<S> {
+        self.part(Direction::Write, view, offset, memory).run(group.lane(), options)
+    }
+
+    /// Reads through a view into typed memory, from `offset` on, which counts elements of the view,
+    /// together with the other members of a group. See [`File::write_all`].
+    ///
+    /// # Errors
+    /// [`CollectiveError::Own`] as [`File::read_view`]; the others if it fails at another member.
+    pub fn read_all(
+        &self,
+        group: &Group<S>,
+        view: &FileView,
+        offset: u64,
+        memory: TypedMemory,
+        options: CollectiveOptions,
+    ) -> impl Future<Output = Result<Done, CollectiveError>> + use<S> {
+        self.part(Direction::Read, view, offset, memory).run(group.lane(), options)
+    }
+
+    fn part(&self, direction: Direction, view: &FileView, offset: u64, typed: TypedMemory) -> Part<S> {
+        Part { file: self.clone(), view: view.clone(), offset, typed, direction }
+    }
+}
+
+/// Ends the group unless the operation comes to its end.
+struct Unfinished<'a, S: Threading>(Option<&'a Lane<S>>);
+
+impl<S: Threading> Drop for Unfinished<'_, S> {
+    fn drop(&mut self) {
+        if let Some(lane) = self.0 {
+            lane.abort("a collective operation was dropped before its end");
+        }
+    }
+}
+
+impl<S: Threading> Part<S> {
+    async fn run(self, lane: Lane<S>, options: CollectiveOptions) -> Result<Done, CollectiveError> {
+        let mut unfinished = Unfinished(Some(&lane));
+        let told = self.carry_out(&lane, &options).await?;
+        unfinished.0 = None;
+        told
+    }
+
+    /// Returns the range of the stream that this member accesses.
+    fn stream(&self) -> Result<Range<u64>, Error> {
+        let memory = self.typed.pieces_for(self.direction)?;
+        Ok(stream_range(&self.view, self.offset, memory.remaining())?)
+    }
+
+    /// Carries it out. The outer error is one that the others do not know.
+    async fn carry_out(
+        &self,
+        lane: &Lane<S>,
+        options: &CollectiveOptions,
+    ) -> Result<Result<Done, CollectiveError>, CollectiveError> {
+        let (file, view, stream) = (&self.file, &self.view, self.stream());
+        let what = (file.handle().0, file.largest_window());
+        let proposal = Proposal::new(self.direction, what, options, (view, &stream));
+        let (proposals, members) = match agree(lane, &proposal, view).await {
+            Ok(agreed) => agreed,
+            Err(CollectiveError::Member { rank, code, detail }) => {
+                let error = CollectiveError::Member { rank, code, detail };
+                return Ok(Err(stream.err().filter(|_| rank == lane.rank()).map_or(error, CollectiveError::Own)));
+            }
+            Err(error) => return Err(error),
+        };
+        let Range { start, end } = stream?;
+        let distribution = file.distribution();
+        let window = proposals.iter().map(|proposal| proposal.window).min().unwrap_or(0).max(1);
+        let count = aggregators(options.aggregators, lane.size(), distribution);
+        let domains = Domains::new(&members, distribution, count, options.buffer.unwrap_or(BUFFER).min(MOST_BUFFER));
+        let load = Load {
+            is_write: self.direction == Direction::Write,
+            bytes: members.iter().map(|member| member.stream.end - member.stream.start).sum(),
+            sample: Sample::of(&members),
+            members: members.len() as u64,
+            servers: distribution.servers() as u64,
+            aggregators: u64::from(count),
+            rounds: domains.steps(),
+            is_long: proposals.iter().any(Proposal::is_long),
+        };
+        let choice = load.choose(options.way);
+        let operation = (lane.id(), lane.number());
+        let joining = (choice.way == Way::Extended && load.sample.is_short())
+            .then(|| Joining::new(&members, operation, distribution, window));
+        let two_phase = || {
+            let memory = self.typed.pieces_for(self.direction)?;
+            Ok::<_, Error>(TwoPhase {
+                file,
+                lane,
+                members: &members,
+                typed: &self.typed,
+                memory,
+                rooms: Rooms::default(),
+            })
+        };
+        let mut len = end - start;
+        let own = match (self.direction, choice.way) {
+            (Direction::Write, Way::TwoPhase) => two_phase()?.write(domains).await?.map(|()| None),
+            (Direction::Read, Way::TwoPhase) => two_phase()?.read(domains).await?,
+            (Direction::Write, _) => {
+                file.write_with(view, self.offset, &self.typed, joining.as_ref()).await.map(|()| None)
+            }
+            (Direction::Read, _) => {
+                let read = file.read_with(view, self.offset, &self.typed, joining.as_ref()).await;
+                read.map(|came| {
+                    len = came;
+                    None
+                })
+            }
+        };
+        let during = |error: Error| error.during(format!("collective {} of {}", self.direction.as_str(), file.path()));
+        let size = match conclude(lane, own.map_err(during)).await {
+            Ok(size) => size,
+            Err(CollectiveError::Group(error)) => return Err(error.into()),
+            Err(error) => return Ok(Err(error)),
+        };
+        if let Some(size) = size {
+            len = view.size_below(size).clamp(start, end) - start;
+        }
+        Ok(Ok(Done { len, choice }))
+    }
+}
