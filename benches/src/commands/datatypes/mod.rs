@@ -47,7 +47,7 @@ pub(crate) struct Datatypes {
     /// The ways: single, list, view [default: all].
     #[arg(long, value_name = "WAY", value_delimiter = ',', value_parser = way)]
     way: Vec<Way>,
-    /// The bytes of each process [default: 4M; with --quick 64K].
+    /// The bytes of each process [default: 1M; with --quick 64K].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     bytes: Option<u64>,
     /// The number of processes. BT-IO needs a square.
@@ -114,7 +114,7 @@ impl Datatypes {
 
     /// Measures all patterns in one place.
     fn measure(&self, over: &Target, rounds: usize, all: &mut Vec<Measured>) -> Result<(), Failed> {
-        let (bytes, singles) = if self.quick { (64 << 10, 64) } else { (4 << 20, 512) };
+        let (bytes, singles) = if self.quick { (64 << 10, 64) } else { (1 << 20, 512) };
         let (bytes, ranks) = (self.bytes.unwrap_or(bytes), u64::from(self.clients));
         let setup = Setup::new(self.clients.into(), self.servers.into());
         let pieces = or(&self.pieces, if self.quick { &[4, 4 << 10] } else { &[4, 64, 512, 4 << 10, 64 << 10] });

@@ -131,7 +131,7 @@ pub(super) fn patterns(rows: &[Measured]) -> Table {
         for of in &row.directions {
             let cpu = |seconds: f64| units::time(seconds * 1024.0);
             cells.push(rate(middle(&mut of.rates.clone())));
-            cells.extend([format!("{:.2}", of.wire), cpu(of.clients), cpu(of.servers)]);
+            cells.extend([format!("{:.3}", of.wire), cpu(of.clients), cpu(of.servers)]);
         }
         table.row(cells);
     }
