@@ -6,6 +6,7 @@
 //! | [`Client`] | the namespace: directories, names, attributes; the list of servers |
 //! | [`SharedClient`], [`SharedFile`] | the same, for any thread |
 //! | [`File`] | the data: reads and writes, contiguous or lists on both sides |
+//! | [`Way`], [`Choice`], [`CollectiveOptions`] | reads and writes of a group together ([`File::write_all`]) |
 //! | [`Draft`] | a new file without a name, which replaces the old one when it is complete |
 //! | [`Extended`], [`ExtendedRaw`] | lists with the allocations that contain their pieces |
 //! | [`Plan`] | how a read or write is split among servers, which path the data takes, and why |
@@ -22,6 +23,7 @@
 //!   cli/                    the commands                      bench/   benchmarks over several hosts
 //!   copy/                   whole files and trees             local    local files, in a thread
 //!   names/                  namespace, drafts, removing trees
+//!   collective/             reads and writes of several processes together
 //!   file/                   an open file: transfer, size, list, sync, shared_read, caches
 //!   shared/   split         what servers on this host lend    how an access is split among servers
 //!   client/   program       a client, what it knows of open files, what it asks; what a program needs

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bmi::paths::{Direction, Path};
 use bmi::{MemList, Memory};
-use fs_client::{CreateOptions, File, Region, TypedMemory};
+use fs_client::{CollectiveOptions, CreateOptions, File, Region, TypedMemory};
 
 use super::patterns::{Pattern, Piece, Share};
 use super::{Failed, Rank, Span, Workload, pattern};
@@ -33,11 +33,17 @@ pub enum Way {
     List,
     /// One call with the type of the memory and the view of the file.
     View,
+    /// All members together: the way that the library chooses, and two that it may choose.
+    Collective,
+    /// The members put the pieces together.
+    TwoPhase,
+    /// The servers put the pieces together.
+    Extended,
 }
 
 impl Way {
     /// All ways, the simplest first.
-    pub const ALL: [Way; 3] = [Way::Single, Way::List, Way::View];
+    pub const ALL: [Way; 6] = [Way::Single, Way::List, Way::View, Way::Collective, Way::TwoPhase, Way::Extended];
 
     /// Returns the name in options and tables.
     pub fn as_str(self) -> &'static str {
@@ -45,6 +51,9 @@ impl Way {
             Way::Single => "single",
             Way::List => "list",
             Way::View => "view",
+            Way::Collective => "collective",
+            Way::TwoPhase => "two-phase",
+            Way::Extended => "extended",
         }
     }
 }
@@ -182,6 +191,13 @@ impl Access<'_> {
                     Direction::Read => file.read_list(&regions, list).await.map(drop)?,
                 }
             }
+            Way::Collective => self.together(direction, CollectiveOptions::default()).await?,
+            Way::TwoPhase => {
+                self.together(direction, CollectiveOptions::default().way(fs_client::Way::TwoPhase)).await?
+            }
+            Way::Extended => {
+                self.together(direction, CollectiveOptions::default().way(fs_client::Way::Extended)).await?
+            }
             Way::View => {
                 let typed = TypedMemory::new(memory, &share.datatype, share.count);
                 match direction {
@@ -190,6 +206,16 @@ impl Access<'_> {
                 }
             }
         }
+        Ok(())
+    }
+
+    async fn together(&self, direction: Direction, options: CollectiveOptions) -> Result<(), Failed> {
+        let Access { file, share, memory, rank, .. } = self;
+        let (group, typed) = (rank.group().await?, TypedMemory::new(memory, &share.datatype, share.count));
+        match direction {
+            Direction::Write => file.write_all(group, &share.view, 0, typed, options).await?,
+            Direction::Read => file.read_all(group, &share.view, 0, typed, options).await?,
+        };
         Ok(())
     }
 

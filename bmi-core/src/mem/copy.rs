@@ -59,7 +59,7 @@ mod moves {
             /// `dst` must be valid for writes and `src` for reads of as many bytes as the register
             /// has.
             #[inline(always)]
-            unsafe fn $name(dst: *mut u8, src: *const u8) {
+            pub(super) unsafe fn $name(dst: *mut u8, src: *const u8) {
                 // SAFETY: the caller vouches for the bytes. The flags and the stack are not
                 // touched.
                 unsafe {
@@ -208,6 +208,22 @@ mod moves {
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod moves {
+    /// Panics, as [`copy`].
+    ///
+    /// # Safety
+    /// None, as there.
+    pub(super) unsafe fn move_4(dst: *mut u8, src: *const u8) {
+        unreachable!("asked for 4 bytes from {src:p} to {dst:p} by the processor's own moves");
+    }
+
+    /// Panics, as [`copy`].
+    ///
+    /// # Safety
+    /// None, as there.
+    pub(super) unsafe fn move_8(dst: *mut u8, src: *const u8) {
+        unreachable!("asked for 8 bytes from {src:p} to {dst:p} by the processor's own moves");
+    }
+
     /// Panics. It exists so that the callers compile.
     ///
     /// # Safety
@@ -287,6 +303,22 @@ pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
             words_in(dst.add(done), &private[..piece]);
         }
         done += piece;
+    }
+}
+
+/// Copies like [`copy_between`]. It is for many short pieces: those of one number are one move.
+///
+/// # Safety
+/// As [`copy_between`].
+#[inline(always)]
+pub(crate) unsafe fn copy_piece(dst: *mut u8, src: *mut u8, len: usize) {
+    // SAFETY: the caller makes the same promise.
+    unsafe {
+        match len {
+            4 if BY_PROCESSOR => moves::move_4(dst, src),
+            8 if BY_PROCESSOR => moves::move_8(dst, src),
+            _ => copy_between(dst, src, len),
+        }
     }
 }
 

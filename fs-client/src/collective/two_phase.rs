@@ -30,7 +30,7 @@ use std::ops::Range;
 
 use bmi::group::Lane;
 use bmi::threading::Threading;
-use bmi::{MemList, Memory};
+use bmi::{MemList, MemSlice, Memory};
 use fs_proto::{Coverage, Cursor, Distribution, ErrorCode, Region};
 use futures_util::future::join;
 
@@ -263,17 +263,15 @@ impl<S: Threading> TwoPhase<'_, S> {
         vec![MemList::default(); self.members.len()]
     }
 
-    /// Calls `f` with the pieces of this member's memory for a part of its stream.
-    fn own_pieces(&self, part: &Range<u64>, mut f: impl FnMut(&Region)) {
+    /// Calls `f` with the pieces of this member's memory for a part of its stream, some at a time.
+    fn own_pieces(&self, part: &Range<u64>, mut f: impl FnMut(&[Region])) {
         let (mut cursor, mut found) = (self.memory.clone(), [Region::new(0, 0); BATCH]);
         cursor.seek(part.start - self.members[self.rank()].stream.start);
         let mut left = len(part);
         while left > 0 {
             let count = cursor.next_batch(&mut found, left);
-            for piece in &found[..count] {
-                f(piece);
-                left -= piece.len;
-            }
+            left -= found[..count].iter().map(|piece| piece.len).sum::<u64>();
+            f(&found[..count]);
         }
     }
 
@@ -295,12 +293,12 @@ impl<S: Threading> TwoPhase<'_, S> {
         if let Some(piece) = self.piece(part) {
             return Ok(piece);
         }
-        let (packed, mut at) = (self.rooms.take(len(part))?, 0);
-        self.own_pieces(part, |piece| {
-            packed.copy_from_memory(at, self.typed.memory(), piece.offset as usize, piece.len as usize);
-            at += piece.len as usize;
+        let packed = self.rooms.take(len(part))?.slice(0, len(part) as usize);
+        let mut at = 0;
+        self.own_pieces(part, |pieces| {
+            at += self.typed.memory().gather(&packed.slice(at, packed.len() - at), places(pieces, 0));
         });
-        Ok(MemList::from(packed.slice(0, at)))
+        Ok(MemList::from(packed))
     }
 
     /// Returns memory for a part of what this member reads, in one piece.
@@ -317,10 +315,9 @@ impl<S: Threading> TwoPhase<'_, S> {
     /// Copies what has come to the pieces of this member's memory, unless it came there.
     fn unpack(&self, part: &Range<u64>, came: &MemList) {
         let Some(from) = came.pieces().first().filter(|_| self.piece(part).is_none()) else { return };
-        let mut at = from.offset();
-        self.own_pieces(part, |piece| {
-            self.typed.memory().copy_from_memory(piece.offset as usize, from.memory(), at, piece.len as usize);
-            at += piece.len as usize;
+        let mut at = 0;
+        self.own_pieces(part, |pieces| {
+            at += self.typed.memory().scatter(&from.slice(at, from.len() - at), places(pieces, 0));
         });
     }
 
@@ -328,9 +325,9 @@ impl<S: Threading> TwoPhase<'_, S> {
     async fn write_window(&self, held: &Held) -> Result<(), Error> {
         let file = &held.window.file;
         let (buffer, mut coverage) = (self.rooms.take(len(file))?, Coverage::new(len(file)));
-        held.for_each(self.members, |at, place, len| {
-            buffer.copy_from_memory(place, &held.sent, at, len);
-            coverage.mark(place as u64, len as u64);
+        held.for_each(self.members, |rest, pieces| {
+            pieces.iter().for_each(|piece| coverage.mark(piece.offset - file.start, piece.len));
+            buffer.scatter(rest, places(pieces, file.start))
         });
         let mut runs = coverage.runs().peekable();
         while runs.peek().is_some() {
@@ -351,7 +348,7 @@ impl<S: Threading> TwoPhase<'_, S> {
         let all = hulls.map(|hull| hull.end).max().unwrap_or(start) - start;
         let buffer = self.rooms.take(all)?;
         let came = self.file.read_at(start, buffer.slice(0, all as usize)).await?;
-        held.for_each(self.members, |at, place, len| held.sent.copy_from_memory(at, &buffer, place, len));
+        held.for_each(self.members, |rest, pieces| buffer.gather(rest, places(pieces, start)));
         self.rooms.put(buffer);
         Ok((came < all).then_some(start + came))
     }
@@ -369,11 +366,10 @@ impl Held {
         self.window.parts.iter().map(place).collect()
     }
 
-    /// Calls `f` with the place of each piece in the members' parts and in the window, and its
-    /// length.
-    fn for_each(&self, members: &[Member], mut f: impl FnMut(usize, usize, usize)) {
-        let (mut at, start) = (0, self.window.file.start);
-        let mut found = [Region::new(0, 0); BATCH];
+    /// Calls `f` with the members' parts from their next byte on and the next pieces of the file.
+    /// It returns how many bytes these have.
+    fn for_each(&self, members: &[Member], mut f: impl FnMut(&MemSlice, &[Region]) -> usize) {
+        let (mut at, mut found) = (0, [Region::new(0, 0); BATCH]);
         for (member, part) in members.iter().zip(&self.window.parts).filter(|(_, part)| !part.is_empty()) {
             let mut pieces = member.pieces(part);
             loop {
@@ -381,11 +377,13 @@ impl Held {
                 if count == 0 {
                     break;
                 }
-                for piece in &found[..count] {
-                    f(at, (piece.offset - start) as usize, piece.len as usize);
-                    at += piece.len as usize;
-                }
+                at += f(&self.sent.slice(at, self.sent.len() - at), &found[..count]);
             }
         }
     }
+}
+
+/// Returns pieces as offsets from a place on, and lengths.
+fn places(pieces: &[Region], from: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pieces.iter().map(move |piece| ((piece.offset - from) as usize, piece.len as usize))
 }

@@ -118,3 +118,36 @@ fn copies_at_every_alignment() {
         }
     }
 }
+
+#[test]
+fn pieces_go_to_their_places_and_come_back() {
+    for len in [1usize, 3, 4, 5, 8, 16, 100] {
+        let (source, spread) =
+            (Memory::from((0..=255u8).cycle().take(len * 20 + 3).collect::<Vec<u8>>()), vec![9; 5000]);
+        let spread = Memory::from(spread);
+        let places = || (0..20).map(move |index| (7 + index * (len + 11), len));
+        assert_eq!(spread.scatter(&source.slice(3, len * 20), places()), len * 20);
+        let (bytes, from) = (spread.to_vec(), source.to_vec());
+        let mut expected = vec![9; 5000];
+        for (index, (at, len)) in places().enumerate() {
+            expected[at..at + len].copy_from_slice(&from[3 + index * len..][..len]);
+        }
+        assert_eq!(bytes, expected, "{len}");
+        let back = Memory::from(vec![1; len * 20 + 3]);
+        assert_eq!(spread.gather(&back.slice(3, len * 20), places()), len * 20);
+        assert_eq!(back.to_vec()[3..], from[3..], "{len}");
+        assert_eq!(back.to_vec()[..3], [1; 3], "{len}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "4 bytes at 7 of 10")]
+fn a_place_beyond_the_memory_is_not_written() {
+    Memory::from(vec![0; 10]).scatter(&Memory::from(vec![0; 8]).all(), [(0, 4), (7, 4)]);
+}
+
+#[test]
+#[should_panic(expected = "4 bytes at 0 of 10")]
+fn more_than_there_is_is_not_read() {
+    Memory::from(vec![0; 10]).scatter(&Memory::from(vec![0; 3]).all(), [(0, 4)]);
+}

@@ -85,26 +85,28 @@ impl Joins {
         now: Time,
     ) -> Result<Option<Part<'_>>, FsError> {
         let key = (datafile, joined.operation(), direction == Direction::Write, joined.unit().offset);
+        let is_full = self.find(&key, joined, now)?.is_none();
+        if is_full {
+            self.sweep(now);
+        }
+        let Some(unit) = self.find(&key, joined, now)? else { return Ok(None) };
+        if unit.joined != joined {
+            let (ours, theirs) = (joined.unit(), unit.joined.unit());
+            let (one, other) = (joined.requests(), unit.joined.requests());
+            let text = format!("{one} requests for {ours}, and {other} for {theirs} in the same operation");
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        }
+        lock(&unit.state).last = now;
+        Ok(Some(Part { joins: self, key, unit, came: false }))
+    }
+
+    /// Returns a unit, and makes it if there is room.
+    fn find(&self, key: &Key, joined: Joined, now: Time) -> Result<Option<Arc<Unit>>, FsError> {
         let mut table = lock(&self.0);
-        if let Some(unit) = table.units.get(&key) {
-            if unit.joined != joined {
-                let (ours, theirs) = (joined.unit(), unit.joined.unit());
-                let text = format!(
-                    "{} requests for {ours}, and {} for {theirs} in the same operation",
-                    joined.requests(),
-                    unit.joined.requests()
-                );
-                return Err(FsError::new(ErrorCode::Invalid, text));
-            }
-            lock(&unit.state).last = now;
-            return Ok(Some(Part { joins: self, key, unit: unit.clone(), came: false }));
+        if let Some(unit) = table.units.get(key) {
+            return Ok(Some(unit.clone()));
         }
-        let is_full =
-            |table: &Table| table.free.is_empty() && table.buffers == MOST_BUFFERS || table.units.len() >= MOST_UNITS;
-        if is_full(&table) {
-            table.sweep(now);
-        }
-        if is_full(&table) {
+        if table.free.is_empty() && table.buffers == MOST_BUFFERS || table.units.len() >= MOST_UNITS {
             return Ok(None);
         }
         let memory = match table.free.pop() {
@@ -117,11 +119,22 @@ impl Joins {
         };
         let hurried = table.hurried.iter().find(|(operation, _)| *operation == joined.operation());
         let patience = hurried.map_or(PATIENCE[0], |(_, patience)| *patience);
-        let coverage = Coverage::new(if direction == Direction::Write { joined.unit().len } else { 0 });
+        let coverage = Coverage::new(if key.2 { joined.unit().len } else { 0 });
         let state = State { phase: Phase::Open, came: 0, waiting: 0, last: now, memory: Some(memory), coverage };
         let unit = Arc::new(Unit { joined, patience, state: Mutex::new(state), changed: Notify::new() });
-        table.units.insert(key, unit.clone());
-        Ok(Some(Part { joins: self, key, unit, came: false }))
+        table.units.insert(*key, unit.clone());
+        Ok(Some(unit))
+    }
+
+    /// Forgets units that nobody has come to for long.
+    fn sweep(&self, now: Time) {
+        let all: Vec<_> = lock(&self.0).units.iter().map(|(key, unit)| (*key, unit.clone())).collect();
+        steps(all.len());
+        for (key, unit) in all {
+            if let Some(memory) = unit.give_up(now) {
+                self.give_back(&key, memory, true);
+            }
+        }
     }
 
     /// Lets the next units of an operation wait for a shorter time.
@@ -142,24 +155,6 @@ impl Joins {
         if all_came {
             table.units.remove(key);
         }
-    }
-}
-
-impl Table {
-    /// Forgets units that nobody has come to for long.
-    fn sweep(&mut self, now: Time) {
-        let Table { units, free, .. } = self;
-        units.retain(|_, unit| {
-            steps(1);
-            let mut state = lock(&unit.state);
-            let stays = state.waiting > 0 || now < state.last + KEPT;
-            if !stays {
-                // Whoever still comes with this unit goes alone.
-                state.phase = Phase::Done(Ok(()));
-                free.extend(state.memory.take());
-            }
-            stays
-        });
     }
 }
 
@@ -194,14 +189,13 @@ impl Part<'_> {
         if state.came < self.unit.joined.requests() {
             return;
         }
-        match state.phase {
+        let is_over = matches!(state.phase, Phase::Done(_));
+        let memory = if is_over { state.memory.take() } else { None };
+        drop(state);
+        match is_over {
             // All have read it, or it was written before.
-            Phase::Done(_) => {
-                let memory = state.memory.take();
-                drop(state);
-                self.joins.give_back(&self.key, memory, true);
-            }
-            _ => self.unit.changed.notify_waiters(),
+            true => self.joins.give_back(&self.key, memory, true),
+            false => self.unit.changed.notify_waiters(),
         }
     }
 }
@@ -236,6 +230,7 @@ impl Work<'_> {
         let mut state = lock(&self.0.state);
         if matches!(state.phase, Phase::Busy) {
             state.phase = Phase::Done(result);
+            drop(state);
             self.0.changed.notify_waiters();
         }
     }
@@ -262,6 +257,17 @@ impl Unit {
     /// Returns true if what comes now must be written alone.
     pub(super) fn is_late(&self) -> bool {
         !matches!(lock(&self.state).phase, Phase::Open)
+    }
+
+    /// Gives the unit up if nobody has come for long, and returns its buffer. Whoever still comes
+    /// goes alone.
+    fn give_up(&self, now: Time) -> Option<Option<Memory>> {
+        let mut state = lock(&self.state);
+        if state.waiting > 0 || now < state.last + KEPT {
+            return None;
+        }
+        state.phase = Phase::Done(Ok(()));
+        Some(state.memory.take())
     }
 
     /// Takes what has come, to be written.
@@ -327,24 +333,24 @@ impl Unit {
             let count = pieces.next_batch(&mut found, (other.len() - done) as u64)?;
             steps(count);
             copied += if count == 0 { BREAK } else { count };
-            if let Some(piece) = found[..count].iter().find(|piece| piece.hull(unit) != unit) {
+            // They ascend.
+            let ends = [found[..count].first(), found[..count].last()];
+            if let Some(piece) = ends.into_iter().flatten().find(|piece| piece.hull(unit) != unit) {
                 return Err(FsError::new(ErrorCode::Invalid, format!("{piece} is not in the unit, {unit}")));
             }
             let mut state = lock(&self.state);
             let State { phase, memory, coverage, .. } = &mut *state;
             let is_right = matches!((&*phase, is_write), (Phase::Open, true) | (Phase::Done(Ok(())), false));
             let Some(memory) = memory.as_ref().filter(|_| is_right) else { return Ok(None) };
-            for piece in &found[..count] {
-                let (at, place, len) = ((piece.offset - unit.offset), other.offset() + done, piece.len as usize);
-                match is_write {
-                    true => {
-                        memory.copy_from_memory(at as usize, other.memory(), place, len);
-                        coverage.mark(at, piece.len);
-                    }
-                    false => other.memory().copy_from_memory(place, memory, at as usize, len),
+            let places = found[..count].iter().map(|piece| ((piece.offset - unit.offset) as usize, piece.len as usize));
+            let rest = other.slice(done, other.len() - done);
+            done += match is_write {
+                true => {
+                    found[..count].iter().for_each(|piece| coverage.mark(piece.offset - unit.offset, piece.len));
+                    memory.scatter(&rest, places)
                 }
-                done += len;
-            }
+                false => memory.gather(&rest, places),
+            };
         }
         Ok(Some(done))
     }
