@@ -12,6 +12,7 @@
 //! | [`SharedView`], [`SharedPlan`] | bytes of a file that servers on this host lend, and whether they do |
 //! | [`Endpoints`], [`Route`] | which transport is used for a server, and why |
 //! | [`CacheHints`], [`Cached`], [`CacheState`] | how a file will be used, and what the caches of the servers have |
+//! | `array_type`, `slice_type` | types of arrays of the crate `ndarray`, with the feature `ndarray` |
 //! | [`copy`] | whole files and trees, to and from the local machine |
 //! | `cli`, `bench` | the command `pvfs` and its benchmarks; not for other programs |
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
@@ -109,6 +110,8 @@ pub use client::{
 pub use collective::{Choice, CollectiveError, CollectiveOptions, Done, Way};
 pub use error::{Error, Failure, ServerName};
 pub use file::{Cached, Extended, ExtendedRaw, File, ServerCache, ServerCoverage, SharedFile, TypedMemory};
+#[cfg(feature = "ndarray")]
+pub use file::{Number, array_type, slice_type};
 pub use fs_proto::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };
