@@ -56,28 +56,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A program with arrays describes them by MPI's types. This one writes its tile of a matrix in
-//! the file, from memory in which each row has a margin, and reads the second column:
-//!
-//! ```no_run
-//! use bmi::Memory;
-//! use fs_client::{Datatype, Error, File, FileView, Order, TypedMemory};
-//!
-//! async fn tile(file: &File) -> Result<(), Error> {
-//!     let of = |sizes: &[u64], subsizes: &[u64], starts: &[u64]| {
-//!         Datatype::subarray(sizes, subsizes, starts, Order::C, &Datatype::DOUBLE)
-//!     };
-//!     // Rows 100 to 149 and columns 200 to 299 of 1000 by 1000.
-//!     let view = FileView::new(0, Datatype::DOUBLE, of(&[1000, 1000], &[50, 100], &[100, 200])?)?;
-//!     let rows = of(&[52, 102], &[50, 100], &[1, 1])?;
-//!     let memory = Memory::zeroed(52 * 102 * 8).expect("memory");
-//!     file.write_view(&view, 0, TypedMemory::new(&memory, &rows, 1)).await?;
-//!
-//!     let column = FileView::new(0, Datatype::DOUBLE, of(&[1000, 1000], &[1000, 1], &[0, 1])?)?;
-//!     file.read_view(&column, 0, &Memory::zeroed(8000).expect("memory")).await?;
-//!     Ok(())
-//! }
-//! ```
+//! A program with arrays describes them by MPI's types: those in a file by a [`FileView`], those in
+//! memory by a [`TypedMemory`]. [`File::write_view`] and [`File::read_view`] move them. The members
+//! of a group call [`File::write_all`] and [`File::read_all`] together. The program
+//! `examples/src/bin/arrays.rs` shows a matrix in tiles, a volume in pencils, and structs of which
+//! one field is written after the other.
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
