@@ -1,11 +1,11 @@
 //! Arrays of the crate `ndarray` as types: where the elements of an array are in memory, and where
 //! those of a slice are in a dataset.
 //!
-//! **Why.** A program that slices and turns its arrays has shapes and strides, and not the arguments
-//! of MPI's constructors.
+//! **Why.** A program that slices and turns its arrays has shapes and strides, and not the
+//! arguments of MPI's constructors.
 //!
-//! **Layout.** Each axis is a vector, with the last one innermost. So a type has its elements in the
-//! order in which `ndarray` iterates over them. The normal form joins axes that are contiguous.
+//! **Layout.** Each axis is a vector, with the last one innermost. So a type has its elements in
+//! the order in which `ndarray` iterates over them. The normal form joins axes that are contiguous.
 //! Displacements count from the first element of an array, and from the beginning of a dataset.
 
 use fs_proto::{Datatype, ErrorCode, FsError};
