@@ -251,7 +251,7 @@ mod tests {
             (shape, chosen) in shapes(),
             (columns, gap, reversed) in (any::<bool>(), 1..5isize, any::<[bool; 4]>()),
         ) {
-            // An array in one of both orders, with gaps between its elements and axes that run down.
+            // An array in one of both orders, with gaps, and with axes that run down.
             let whole = match columns {
                 true => ArrayD::<u32>::zeros(shape.clone().f()),
                 false => ArrayD::<u32>::zeros(shape.clone()),
