@@ -1,12 +1,12 @@
 //! The common parts of the benchmarks: samples, processor time and time limits. Also the
-//! [workloads](workload) of the papers and their [reproduction](paper), and an I/O server on
-//! [several cores](cores).
+//! [workloads](workload) of the papers and their [reproduction](paper), patterns of noncontiguous
+//! access, and an I/O server on [several cores](cores).
 //!
 //! The programs. Their code is in modules here, so that their tests are in one program:
 //!
 //! | program | what it measures |
 //! |---|---|
-//! | `benches` | the papers' programs and experiments, and what caches and cores give an I/O server |
+//! | `benches` | the papers' programs and experiments, datatypes, and what caches and cores give an I/O server |
 //! | `honest` | no benchmark: the honest client beside the attackers of `cargo xtask hostile` |
 //! | `sim_rate` | events per second in the simulator, and whether a seed gives the same digest twice |
 //! | `message_cost` | instructions and system calls of a message, counted under callgrind |

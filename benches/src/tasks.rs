@@ -46,6 +46,13 @@ impl Usage {
     }
 }
 
+/// Returns the processor time of the threads of this process that live and whose names are meant.
+pub fn of_own_threads(is_meant: impl Fn(&str) -> bool) -> Duration {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let read = |task: &fs::DirEntry, name| fs::read_to_string(task.path().join(name)).unwrap_or_default();
+    tasks.filter(|task| is_meant(read(task, "comm").trim_end())).map(|task| times(&read(&task, "schedstat")).0).sum()
+}
+
 /// Parses `schedstat`: nanoseconds on a processor, nanoseconds in the queue, number of turns.
 fn times(schedstat: &str) -> (Duration, Duration) {
     let mut words = schedstat.split_whitespace().map(|word| word.parse().unwrap_or(0));
@@ -72,6 +79,18 @@ mod tests {
         assert_eq!(times(""), (Duration::ZERO, Duration::ZERO));
         let status = "Name:\tx\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
         assert_eq!((switches(status), switches("")), ((12, 3), (0, 0)));
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_name() {
+        let work = || {
+            let begin = crate::cpu::of_thread();
+            while crate::cpu::of_thread() < begin + Duration::from_millis(2) {}
+            (of_own_threads(|name| name == "worker7"), of_own_threads(|name| name == "nobody"))
+        };
+        let worker = std::thread::Builder::new().name("worker7".into()).spawn(work).unwrap();
+        let (worker, nobody) = worker.join().unwrap();
+        assert!(worker >= Duration::from_millis(1) && nobody.is_zero(), "{worker:?}, {nobody:?}");
     }
 
     #[test]

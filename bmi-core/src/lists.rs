@@ -19,8 +19,23 @@
 //! - *The side that exposes* decides how many pieces the other side sees. Packing saves all
 //!   requests but one, and the descriptions of the pieces in the request.
 //!
+//! **Three schemes.** With the same setting on both sides:
+//!
+//! | setting | exposed list | list of the side that pulls or pushes | the paper's |
+//! |---|---|---|---|
+//! | [`Lists::Chain`] | piece by piece | piece by piece | zero copy |
+//! | [`Lists::PackExposed`] | packed | piece by piece | IB-LIO |
+//! | [`Lists::Pack`] | packed | packed | packing and unpacking |
+//!
+//! An adapter that gathers for an RDMA write and scatters for an RDMA read, but knows one remote
+//! range for each request, saves the copy on its own side and not on the other.
+//!
+//! **Exceptions.** A message that is announced exposes its pieces as they are, if there is room to
+//! describe them. Where the client of a call moves the data, the server's memory is not packed.
+//!
 //! **Source.** [Quadrics-PVFS2 §3]: zero copy by a chain of RDMA operations with one event,
-//! compared with the packing and unpacking of PVFS2.
+//! compared with the packing and unpacking of PVFS2. [Quadrics-PVFS2 §4.2]: scatter and gather of
+//! one side, by PVFS2 over InfiniBand.
 
 /// How lists of memory are moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -34,6 +49,9 @@ pub enum Lists {
     /// Copied into, or out of, registered memory in one piece, whenever a list has more than one
     /// piece.
     Pack,
+    /// Copied as for `Pack` on the side that exposes its list, and never on the side that pulls or
+    /// pushes: packing on one side.
+    PackExposed,
 }
 
 impl Lists {

@@ -4,6 +4,7 @@
 //! one right after the other in every round.
 
 use bmi::paths::Path;
+use bmi_report::units::parse_size;
 
 use crate::case::{Case, Interface, Over, Station, Test, Waiting};
 
@@ -131,31 +132,15 @@ fn usual_sizes(test: Test) -> &'static [u64] {
     }
 }
 
-/// Parses `64`, `64K`, `1M`, `2G`: bytes in binary units.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
-    let none = || format!("`{text}` is no size: write 64, 4K, 1M");
-    let (digits, unit) = match text.trim().char_indices().last() {
-        Some((at, 'k' | 'K')) => (&text[..at], 10),
-        Some((at, 'm' | 'M')) => (&text[..at], 20),
-        Some((at, 'g' | 'G')) => (&text[..at], 30),
-        _ => (text, 0),
-    };
-    let number: u64 = digits.trim().parse().map_err(|_| none())?;
-    match number.checked_mul(1 << unit) {
-        Some(size) if size > 0 => Ok(size),
-        _ => Err(none()),
-    }
-}
-
 /// Parses `64K`, or `8..1M`: powers of two from 8 on, or `8..1M*8`: each eight times the last. A
 /// range ends with its end, also where the factor does not lead to it: 32K, 256K, 1M.
 pub(crate) fn sizes(text: &str) -> Result<Vec<u64>, String> {
-    let Some((from, rest)) = text.split_once("..") else { return Ok(vec![size(text)?]) };
+    let Some((from, rest)) = text.split_once("..") else { return Ok(vec![parse_size(text)?]) };
     let (to, factor) = match rest.split_once('*') {
         Some((to, factor)) => (to, factor.parse().ok().filter(|factor| *factor > 1)),
         None => (rest, Some(2)),
     };
-    let (from, to) = (size(from)?, size(to)?);
+    let (from, to) = (parse_size(from)?, parse_size(to)?);
     let factor: u64 = factor.ok_or_else(|| format!("the factor of `{text}`: a number above 1"))?;
     if from > to {
         return Err(format!("`{text}` has no sizes: {from} is above {to}"));

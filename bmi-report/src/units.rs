@@ -1,5 +1,5 @@
 //! Formats figures for people: sizes in binary units, rates in decimal units, times in the unit
-//! that fits.
+//! that fits. Parses sizes.
 
 use std::time::Duration;
 
@@ -9,6 +9,25 @@ pub fn size(bytes: usize) -> String {
     match UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
         Some((unit, name)) => format!("{} {name}", bytes / unit),
         None => format!("{bytes} B"),
+    }
+}
+
+/// Parses `64`, `64K`, `1M`, `2G`: bytes in binary units.
+///
+/// # Errors
+/// For anything else, and for no bytes.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let none = || format!("`{text}` is no size: write 64, 4K, 1M");
+    let (digits, unit) = match text.trim().char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.trim().parse().map_err(|_| none())?;
+    match number.checked_mul(1 << unit) {
+        Some(size) if size > 0 => Ok(size),
+        _ => Err(none()),
     }
 }
 

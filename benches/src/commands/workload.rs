@@ -68,7 +68,8 @@ struct Place {
     /// [default: as the library chooses].
     #[arg(id = "workload-path", long = "path", value_name = "PATH", value_parser = path, global = true)]
     path: Option<Path>,
-    /// How lists of memory are transferred: auto, chain, pack.
+    /// How lists of memory are transferred on both sides: auto, chain, pack, pack-exposed (packed
+    /// only by clients, which expose them).
     #[arg(id = "workload-lists", long = "lists", value_name = "LISTS", default_value = "auto", value_parser = lists, global = true)]
     lists: Lists,
     /// The number of rounds that are measured. Below 8 the intervals are too narrow.
@@ -140,12 +141,19 @@ enum Program {
 
 /// A place to run, with its name.
 #[derive(Clone)]
-struct Target {
-    name: String,
-    bed: Bed,
+pub(super) struct Target {
+    pub(super) name: String,
+    pub(super) bed: Bed,
 }
 
-fn over(text: &str) -> Result<Target, String> {
+impl Target {
+    /// Returns the kind of figures that are measured there.
+    pub(super) fn kind(&self) -> Kind {
+        if matches!(self.bed, Bed::Real(_)) { Kind::Library } else { Kind::Model }
+    }
+}
+
+pub(super) fn over(text: &str) -> Result<Target, String> {
     let real = [Scheme::Tcp, Scheme::Shm, Scheme::Ib].into_iter().find(|scheme| scheme.as_str() == text);
     let bed = match real {
         Some(scheme) => Bed::Real(scheme),
@@ -159,7 +167,7 @@ fn over(text: &str) -> Result<Target, String> {
 }
 
 /// Parses one of the values that have names.
-fn one_of<T: Copy, const N: usize>(text: &str, known: [(&str, T); N]) -> Result<T, String> {
+pub(super) fn one_of<T: Copy, const N: usize>(text: &str, known: [(&str, T); N]) -> Result<T, String> {
     let found = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
     found.ok_or_else(|| format!("there are {}", known.map(|(name, _)| name).join(", ")))
 }
@@ -169,8 +177,12 @@ fn path(text: &str) -> Result<Path, String> {
     known.ok_or_else(|| format!("there are {} and {}", Path::TAKEN.map(Path::as_str).join(", "), Path::Hybrid))
 }
 
+/// The methods for lists, by name.
+const LISTS: [(&str, Lists); 4] =
+    [("auto", Lists::Auto), ("chain", Lists::Chain), ("pack", Lists::Pack), ("pack-exposed", Lists::PackExposed)];
+
 fn lists(text: &str) -> Result<Lists, String> {
-    one_of(text, [("auto", Lists::Auto), ("chain", Lists::Chain), ("pack", Lists::Pack)])
+    one_of(text, LISTS)
 }
 
 fn memory(text: &str) -> Result<TileMemory, String> {
@@ -217,11 +229,8 @@ impl Run {
     fn setup(&self, setup: &Setup) -> Vec<(&'static str, String)> {
         let mut all = vec![("clients", setup.clients.to_string()), ("servers", setup.servers.to_string())];
         all.extend(setup.path.map(|path| ("path", path.to_string())));
-        match setup.lists {
-            Lists::Auto => {}
-            Lists::Chain => all.push(("lists", "chain".to_owned())),
-            Lists::Pack => all.push(("lists", "pack".to_owned())),
-        }
+        let named = LISTS.iter().find(|(_, lists)| *lists == setup.lists && *lists != Lists::Auto);
+        all.extend(named.map(|(name, _)| ("lists", (*name).to_owned())));
         match &self.program {
             Program::PvfsTest { blocks, .. } => all.push(("blocks", blocks.to_string())),
             Program::Access { registered, .. } => {
@@ -326,10 +335,7 @@ impl Measured {
     /// Returns the row of a report, whose first round has the number `first`.
     fn row(self, over: &Target, setup: &[(&'static str, String)], first: usize) -> Row {
         let setup: Vec<(&str, &str)> = setup.iter().map(|(name, value)| (*name, &**value)).collect();
-        let (kind, unit) = (
-            if matches!(over.bed, Bed::Real(_)) { Kind::Library } else { Kind::Model },
-            if self.bytes.is_some() { Unit::BytesPerSecond } else { Unit::Seconds },
-        );
+        let unit = if self.bytes.is_some() { Unit::BytesPerSecond } else { Unit::Seconds };
         // In the simulator an operation may take no time at all.
         let seconds = |time: &Duration| time.as_secs_f64().max(1e-12);
         let value = |time| self.bytes.map_or_else(|| seconds(time), |bytes| bytes as f64 / seconds(time));
@@ -337,7 +343,7 @@ impl Measured {
             size: Some(self.size),
             rounds: steps(first, self.times.iter().map(value)),
             notes: self.first.iter().map(|span| format!("processor {:.1} %", span.utilisation())).collect(),
-            ..report::row(&self.test, &over.name, kind, unit, &setup)
+            ..report::row(&self.test, &over.name, over.kind(), unit, &setup)
         }
     }
 }

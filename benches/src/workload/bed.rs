@@ -5,12 +5,13 @@
 //! | servers | nodes, polling; data in memory, at the price of the profile's disk, or of a [page cache](Setup::page_cache) in front of it | threads, over a transport of this machine; files in a temporary directory |
 //! | ranks | one node each; wait as the paper's clients do ([`Waiting::PAPER_CLIENT`]) | one thread each; sleep while they wait |
 //! | time | virtual | the machine's |
-//! | processor time | the node's | the thread's |
+//! | processor time | the node's | the thread's; of the servers, that of all threads that are no ranks |
 //!
 //! In the simulator each program is one thread, as the papers' servers and clients are ("the server
 //! is a single thread", [PVFS-IB §3.3.2]). Its tasks have one core of their node, however many
 //! cores the node has. Interrupts use any core.
 
+use std::cell::OnceCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,15 +21,18 @@ use std::time::Duration;
 use bmi::config::Lists;
 use bmi::driver::{MonotonicClock, Waiting, event};
 use bmi::{Addr, Config, OpenOptions, Scheme, paths};
-use bmi_sim::{Profile, SimConfig, World};
+use bmi_sim::{Node, Profile, SimConfig, World};
 use fs_client::{Client, ClientOptions};
 use fs_server::embedded::{ClusterOptions, EmbeddedCluster, PageCacheOptions, SimCluster};
 use fs_server::iod::IodSettings;
 use fs_server::store::Service;
 
-use super::rank::{Cpu, ENDED, Shared};
+use super::rank::{Cpu, ENDED, ServersCpu, Shared};
 use super::{Failed, Rank, Workload};
-use crate::{cpu, net};
+use crate::{cpu, net, tasks};
+
+/// The names of the threads of ranks begin with this.
+const RANK: &str = "rank";
 
 /// The place where a workload runs.
 #[derive(Clone, Debug)]
@@ -66,7 +70,7 @@ pub struct Setup {
     pub page_cache: Option<PageCacheOptions>,
     /// The path that data must take, if any.
     pub path: Option<paths::Path>,
-    /// How lists of memory are transferred.
+    /// How clients and servers transfer lists of memory.
     pub lists: Lists,
     /// The most bytes in one request to one server.
     pub largest_transfer: u64,
@@ -97,7 +101,7 @@ impl Setup {
         ClusterOptions {
             over: over.to_vec(),
             strip_size: self.strip,
-            endpoint: self.endpoint.clone(),
+            endpoint: self.endpoint.clone().lists(self.lists),
             iod: self.iod,
             service: self.service.clone(),
             disk_costs: true,
@@ -135,7 +139,9 @@ fn in_sim<W: Workload>(profile: &Profile, setup: &Setup, workload: &W) -> Result
         Some(cache) => SimCluster::start_with_page_cache(&world, setup.cluster(&[]), cache.clone())?,
     };
     cluster.manager_node().limit_cores(1);
-    (0..setup.servers).for_each(|index| cluster.iod_node(index).limit_cores(1));
+    let iods: Vec<_> = (0..setup.servers).map(|index| cluster.iod_node(index)).collect();
+    iods.iter().for_each(|iod| iod.limit_cores(1));
+    let servers: ServersCpu = Rc::new(move || iods.iter().map(Node::cpu_busy).sum());
     let shared = Shared::new(setup.clients);
     let mut tasks = Vec::new();
     for number in 0..setup.clients {
@@ -146,10 +152,11 @@ fn in_sim<W: Workload>(profile: &Profile, setup: &Setup, workload: &W) -> Result
         let (workload, count, shared) = (workload.clone(), setup.clients, shared.clone());
         let (meter, listen) = (node.clone(), node.addr(0));
         let cpu: Cpu = Rc::new(move || (meter.cpu_busy(), meter.cpu_spinning()));
+        let servers = Rc::clone(&servers);
         tasks.push(node.spawn(async move {
             let client =
                 connected(Client::connect(endpoint, manager, options)).await.inspect_err(|_| shared.give_up())?;
-            workload.run(Rank { number, count, client, shared, cpu, listen }).await
+            workload.run(Rank { number, count, client, shared, cpu, servers, listen, group: OnceCell::new() }).await
         }));
     }
     world.try_block_on(async {
@@ -192,7 +199,7 @@ fn over<W: Workload>(scheme: Scheme, setup: &Setup, workload: &W) -> Result<Vec<
             }
             out
         };
-        threads.push(Builder::new().name(format!("rank{number}")).spawn(rank)?);
+        threads.push(Builder::new().name(format!("{RANK}{number}")).spawn(rank)?);
     }
     let join = |thread: std::thread::JoinHandle<Result<W::Out, Failed>>| {
         thread.join().unwrap_or_else(|_| Err("a process of the workload panicked".into()))
@@ -216,7 +223,9 @@ fn real_rank<W: Workload>(
     event::block_on(endpoint.clone(), async {
         let client: Client = connected(Client::connect(endpoint, manager, setup.client(number))).await?;
         let cpu: Cpu = Rc::new(|| (cpu::of_thread(), Duration::ZERO));
-        workload.run(Rank { number, count: setup.clients, client, shared: shared.clone(), cpu, listen }).await
+        let servers: ServersCpu = Rc::new(|| tasks::of_own_threads(|name| !name.starts_with(RANK)));
+        let (count, shared) = (setup.clients, shared.clone());
+        workload.run(Rank { number, count, client, shared, cpu, servers, listen, group: OnceCell::new() }).await
     })?
 }
 

@@ -1,5 +1,6 @@
-//! A process of a workload: its client, its number, and its meter.
+//! A process of a workload: its client, its number, its meter, and its group.
 
+use std::cell::OnceCell;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use bmi::Addr;
 use bmi::backend::HostWork;
+use bmi::group::{Group, GroupOptions, Groups};
 use fs_client::Client;
 
 use super::Failed;
@@ -57,6 +59,9 @@ pub(super) const ENDED: &str = "another process of the workload has ended";
 /// nothing.
 pub(super) type Cpu = Rc<dyn Fn() -> (Duration, Duration)>;
 
+/// Returns how much processor time all I/O servers have used up to now.
+pub(super) type ServersCpu = Rc<dyn Fn() -> Duration>;
+
 /// A process of a workload.
 pub struct Rank {
     pub(super) number: usize,
@@ -64,8 +69,10 @@ pub struct Rank {
     pub(super) client: Client,
     pub(super) shared: Arc<Shared>,
     pub(super) cpu: Cpu,
+    pub(super) servers: ServersCpu,
     /// The address at which it may listen for the other ranks.
     pub(super) listen: Addr,
+    pub(super) group: OnceCell<Group>,
 }
 
 /// The duration of a phase of a workload.
@@ -187,6 +194,27 @@ impl Rank {
         work.await.map_err(Into::into)?;
         let (time, after) = (self.client.endpoint().now().since(start), (self.cpu)());
         Ok(Span { time, busy: after.0.saturating_sub(busy), spinning: after.1.saturating_sub(spinning) })
+    }
+
+    /// Returns the processor time that all I/O servers have used at work. Over a real transport it
+    /// is that of all threads of this program that are no ranks.
+    pub fn servers_cpu(&self) -> Duration {
+        (self.servers)()
+    }
+
+    /// Returns the group of all ranks. The first call makes it, so all ranks make that together.
+    ///
+    /// # Errors
+    /// If a rank has ended, or is not reached.
+    pub async fn group(&self) -> Result<&Group, Failed> {
+        if let Some(group) = self.group.get() {
+            return Ok(group);
+        }
+        let groups = Groups::new(self.client.endpoint());
+        let addrs = self.exchange(groups.listen(&self.listen)?).await?;
+        let (number, count) = (u32::try_from(self.number)?, u32::try_from(self.count)?);
+        let group = groups.meet(&addrs[0], number, count, GroupOptions::default()).await?;
+        Ok(self.group.get_or_init(|| group))
     }
 
     /// Records that the program itself has copied `bytes` bytes in `pieces` pieces. A simulated

@@ -4,6 +4,7 @@
 
 mod commands;
 mod cores;
+mod noncontiguous;
 mod paper;
 mod reports;
 mod waiting;

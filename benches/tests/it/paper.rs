@@ -182,7 +182,9 @@ fn everywhere<W: Workload>(setup: &Setup, workload: &W) {
 fn pvfs_test_runs_everywhere() {
     let program = PvfsTest { len: 512 << 10, blocks: 2, pieces: 4, rounds: 1 };
     everywhere(&Setup::new(3, 2), &program);
-    everywhere(&Setup { lists: Lists::Pack, ..Setup::new(2, 2) }, &program);
+    for lists in [Lists::Pack, Lists::PackExposed] {
+        everywhere(&Setup { lists, ..Setup::new(2, 2) }, &program);
+    }
 }
 
 #[test]
@@ -216,6 +218,23 @@ fn tiles_run_everywhere() {
     everywhere(&Setup::new(2, 2), &Tile { rows_a_call: 1, ..tile });
     everywhere(&Setup::new(2, 2), &Tile { memory: TileMemory::Array, ..tile });
     everywhere(&Setup::new(2, 2), &Tile { memory: TileMemory::Rows, fresh: true, ..tile });
+}
+
+/// A server with buffers of its own has nothing to pack. One whose cache is the transport's memory
+/// has lists, too.
+#[test]
+fn packing_on_one_side_is_neither_zero_copy_nor_packing_on_both() {
+    let tile = Tile { tiles_x: 2, tiles_y: 1, size_x: 64, size_y: 96, rounds: 1, ..Tile::paper(24) };
+    let tile = Tile { memory: TileMemory::Array, ..tile };
+    for service in [Service::Normal, Service::Unifier(CacheSettings::for_bytes(8 << 20))] {
+        let [chain, one, both] = [Lists::Chain, Lists::PackExposed, Lists::Pack].map(|lists| {
+            let setup = Setup { lists, service: service.clone(), ..Setup::new(2, 1) };
+            let ranks = bed::run(&Bed::sim(Profile::default()), &setup, &tile).unwrap();
+            ranks[0].write[0].time
+        });
+        assert_ne!(chain, one, "{service:?}");
+        assert_eq!(one == both, service == Service::Normal, "{service:?}: {one:?} and {both:?}");
+    }
 }
 
 #[test]

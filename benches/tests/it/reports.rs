@@ -35,3 +35,23 @@ fn a_workload_reports_the_rounds_of_each_place() {
     assert_eq!(names, expected.map(|name| format!("{name}, clients 2, new memory, servers 2")));
     assert!(report.rows.iter().all(|row| row.unit == Unit::Seconds && row.median().middle > 0.0));
 }
+
+#[test]
+fn datatypes_report_both_directions_of_each_way_side_by_side() {
+    let few = ["datatypes", "--quick", "--over", "sim", "--pattern", "hpio-c-c,interleaved", "--way", "list,view"];
+    let (printed, report) = run(env!("CARGO_BIN_EXE_benches"), &[&few[..], &["--bytes", "4K"]].concat());
+    let (cursors, rows) = report.rows.split_at(6);
+    assert!(cursors.iter().all(|row| row.unit == Unit::PerSecond && row.median().middle > 0.0), "{cursors:?}");
+    let names: Vec<String> = rows.iter().map(|row| row.name()).collect();
+    // Both sizes of a piece mean the same.
+    let expected =
+        ["hpio-c-c write 4 KiB, clients 4, 1024 regions of 4 B", "hpio-c-c read 4 KiB, clients 4, 1024 regions of 4 B"];
+    let expected = expected.map(|name| format!("sim {name}, servers 2, list"));
+    assert_eq!((names.len(), &names[..2]), (2 * 2 * 2, &expected[..]));
+    for (at, row) in rows.iter().enumerate() {
+        assert_eq!((row.unit, row.rounds[0].round), (Unit::BytesPerSecond, 1 + at as u32 / 4), "{row:?}");
+        let wire = report.summary.iter().find(|(name, ..)| *name == format!("{}, wire", row.name())).unwrap();
+        assert!(wire.1 >= 1.0 && wire.1 < 1.3, "{wire:?}");
+    }
+    assert!(["cursor vector", "interleaved", "view"].iter().all(|word| printed.contains(word)), "{printed}");
+}

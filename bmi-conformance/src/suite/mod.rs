@@ -122,7 +122,8 @@ const BEHAVIOURS: &[Behaviour] = behaviours! {
     message::calls {
         every_path_both_ways, pages_are_lent_as_announced, calls_with_little_of_everything, the_policy_is_followed_and_told,
         slots_run_out_and_come_back, long_replies_and_requests, grants_end, a_dead_client_leaves_nothing,
-        any_lists_by_any_path, nonsense_is_no_call, replies_that_cannot_be_right,
+        any_lists_by_any_path, lists_are_packed_on_no_side_on_one_or_on_both, nonsense_is_no_call,
+        replies_that_cannot_be_right,
     }
     message::late {
         a_late_reply_reaches_no_other_call, late_messages_keep_no_credit, what_arrived_for_a_call_goes_with_it,

@@ -134,7 +134,7 @@ impl<S: Threading> Peer<S> {
         let way = choice.map_or(Way::None, |choice| Way::of(choice.path));
         let packed = match (direction, &data) {
             (Some(direction), Some(list)) if matches!(way, Way::ServerBased | Way::ClientBased) => {
-                self.pack(direction, CALL_HEAD + request.len(), list, options.lists)?
+                self.pack(direction, CALL_HEAD + request.len(), list, way == Way::ServerBased, options.lists)?
             }
             _ => None,
         };

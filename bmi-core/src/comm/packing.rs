@@ -33,8 +33,9 @@ pub(super) struct Packed {
 }
 
 impl<S: Threading> Peer<S> {
-    /// Packs `data` if its pieces should not be moved one by one, either by the server or by this
-    /// side as the server grants. `front` is the length of the request so far.
+    /// Packs `data` if its pieces should not be moved one by one, either by the server, for which
+    /// it is exposed, or by this side as the server grants. `front` is the length of the request so
+    /// far.
     ///
     /// # Errors
     /// `Exhausted` if there is no memory.
@@ -43,6 +44,7 @@ impl<S: Threading> Peer<S> {
         direction: Direction,
         front: usize,
         data: &MemList,
+        is_exposed: bool,
         lists: Lists,
     ) -> Result<Option<Packed>, Error> {
         let (pieces, bytes) = (data.pieces().len(), data.len());
@@ -53,6 +55,7 @@ impl<S: Threading> Peer<S> {
         let packs = self.endpoint.look(|engine| match lists.or(engine.config().memory.lists) {
             Lists::Chain => false,
             Lists::Pack => true,
+            Lists::PackExposed => is_exposed,
             Lists::Auto => {
                 let described = front - CALL_HEAD + pieces * PIECE <= room;
                 !described || Lists::packing_pays(bytes as u64, pieces as u64, pieces as u64 - 1, 0)

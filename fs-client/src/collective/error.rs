@@ -9,9 +9,9 @@ use crate::error::Error;
 
 /// Why a collective operation has failed, as one member sees it.
 ///
-/// After a failure each byte of the members' pieces is the old one or the new one. The group goes on
-/// after [`CollectiveError::Own`] and [`CollectiveError::Member`], which all members are told. It
-/// does not after [`CollectiveError::Group`].
+/// After a failure each byte of the members' pieces is the old one or the new one. The group goes
+/// on after [`CollectiveError::Own`] and [`CollectiveError::Member`], which all members are told.
+/// It does not after [`CollectiveError::Group`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CollectiveError {

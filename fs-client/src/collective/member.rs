@@ -6,6 +6,8 @@ use std::ops::Range;
 use fs_proto::limits::MAX_JOINED;
 use fs_proto::{Coverage, Cursor, Distribution, FileView, Joined, Region};
 
+use crate::file::Joining;
+
 /// Pieces from which on it does not pay to join them, in bytes.
 const LONG_PIECE: u64 = 16 << 10;
 
@@ -64,7 +66,7 @@ pub(super) fn hull(members: &[Member]) -> Range<u64> {
 
 /// How the requests of the members of an operation are joined at the servers.
 #[derive(Clone, Debug)]
-pub(crate) struct Joining<'a> {
+pub(super) struct Together<'a> {
     members: &'a [Member],
     operation: (u64, u64),
     distribution: Distribution,
@@ -73,7 +75,7 @@ pub(crate) struct Joining<'a> {
     window: u64,
 }
 
-impl<'a> Joining<'a> {
+impl<'a> Together<'a> {
     /// Joins the requests of an operation in windows of at most `most` bytes. In each, a server has
     /// no more than it takes as one unit.
     pub(super) fn new(
@@ -81,7 +83,7 @@ impl<'a> Joining<'a> {
         operation: (u64, u64),
         distribution: &Distribution,
         most: u64,
-    ) -> Joining<'a> {
+    ) -> Together<'a> {
         let (strip, servers) = (distribution.strip_size(), distribution.servers() as u64);
         let strips = (MAX_JOINED / strip).saturating_mul(servers).min(most / strip);
         // Whole stripes, or at least whole strips.
@@ -90,17 +92,17 @@ impl<'a> Joining<'a> {
             _ if strips >= servers => strips / servers * servers * strip,
             _ => strips * strip,
         };
-        Joining { members, operation, distribution: *distribution, hull: hull(members), window }
+        Together { members, operation, distribution: *distribution, hull: hull(members), window }
     }
+}
 
-    /// Returns the window that a byte of the file is in.
-    pub(crate) fn window(&self, offset: u64) -> Range<u64> {
+impl Joining for Together<'_> {
+    fn window(&self, offset: u64) -> Range<u64> {
         let start = offset / self.window * self.window;
         start.max(self.hull.start)..start.saturating_add(self.window).min(self.hull.end)
     }
 
-    /// Returns what the requests to a server in a window have in common, if there are several.
-    pub(crate) fn joined(&self, server: usize, window: &Range<u64>) -> Option<Joined> {
+    fn joined(&self, server: usize, window: &Range<u64>) -> Option<Joined> {
         let requests = self.members.iter().filter(|member| member.uses(&self.distribution, server, window)).count();
         let below = |offset| self.distribution.datafile_size(server, offset);
         let (start, end) = (below(window.start), below(window.end));

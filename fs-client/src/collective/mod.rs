@@ -1,4 +1,5 @@
-//! Collective operations: the members of a group read or write a file together, each its own pieces.
+//! Collective operations: the members of a group read or write a file together, each its own
+//! pieces.
 //!
 //! **Why.** Where each member has many small pieces between those of the others, none of them has a
 //! range that is worth a request. Together they have long ones. Who puts the pieces together, the
@@ -6,8 +7,8 @@
 //!
 //! **Protocol.** Each member tells all others its view and the range of it that it accesses
 //! (`proposal`). So all know what all want, and compute the same: whether it is possible, which way
-//! is the cheapest (`choice`), and each step of it. In the end each tells the others how it went. An
-//! operation has a lane of its own in the group, so several may be under way at the same time.
+//! is the cheapest (`choice`), and each step of it. In the end each tells the others how it went.
+//! An operation has a lane of its own in the group, so several may be under way at the same time.
 //!
 //! **Why all views go to all.** It costs some bytes for each member, once. Then no step needs a
 //! question: a server knows how many requests make up a unit, and in an exchange everybody knows
@@ -42,19 +43,18 @@ use std::ops::Range;
 
 use bmi::group::{Group, Lane};
 use bmi::paths::Direction;
-use bmi::threading::Threading;
+use bmi::threading::{AnyThread, Threading};
 use fs_proto::FileView;
 use serde::{Deserialize, Serialize};
 
 pub use self::choice::{Choice, Way};
 use self::choice::{Load, aggregators};
 pub use self::error::CollectiveError;
-pub(crate) use self::member::Joining;
-use self::member::Sample;
+use self::member::{Sample, Together};
 use self::proposal::{Proposal, agree, conclude};
 use self::two_phase::{Domains, Rooms, TwoPhase};
 use crate::error::Error;
-use crate::file::{File, TypedMemory, stream_range};
+use crate::file::{File, Joining, SharedFile, TypedMemory, stream_range};
 
 /// The options of a collective operation. All members must have the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,7 +231,8 @@ impl<S: Threading> Part<S> {
         let choice = load.choose(options.way);
         let operation = (lane.id(), lane.number());
         let joining = (choice.way == Way::Extended && load.sample.is_short())
-            .then(|| Joining::new(&members, operation, distribution, window));
+            .then(|| Together::new(&members, operation, distribution, window));
+        let joining = joining.as_ref().map(|together| together as &dyn Joining);
         let two_phase = || {
             let memory = self.typed.pieces_for(self.direction)?;
             Ok::<_, Error>(TwoPhase {
@@ -247,11 +248,9 @@ impl<S: Threading> Part<S> {
         let own = match (self.direction, choice.way) {
             (Direction::Write, Way::TwoPhase) => two_phase()?.write(domains).await?.map(|()| None),
             (Direction::Read, Way::TwoPhase) => two_phase()?.read(domains).await?,
-            (Direction::Write, _) => {
-                file.write_with(view, self.offset, &self.typed, joining.as_ref()).await.map(|()| None)
-            }
+            (Direction::Write, _) => file.write_with(view, self.offset, &self.typed, joining).await.map(|()| None),
             (Direction::Read, _) => {
-                let read = file.read_with(view, self.offset, &self.typed, joining.as_ref()).await;
+                let read = file.read_with(view, self.offset, &self.typed, joining).await;
                 read.map(|came| {
                     len = came;
                     None
@@ -270,3 +269,11 @@ impl<S: Threading> Part<S> {
         Ok(Ok(Done { len, choice }))
     }
 }
+
+/// A collective operation may go to any thread, for instance as a task of tokio.
+const _: fn() = || {
+    fn can_be_sent<V: Send + 'static>(_: V) {}
+    let _ = |file: SharedFile, group: Group<AnyThread>, view: FileView, memory: TypedMemory| {
+        can_be_sent(file.write_all(&group, &view, 0, memory, CollectiveOptions::default()));
+    };
+};

@@ -16,9 +16,9 @@
 //! **Invariants**
 //! 1. Bytes that no member has are not written.
 //! 2. Where members write the same byte, that of the highest rank remains.
-//! 3. *Bounded memory.* A window is shorter where the members' pieces in it have more than twice its
-//!    bytes, because they overlap. An aggregator has two buffers for a window and two for what the
-//!    members send; a member has two for what it sends, if its memory is not contiguous.
+//! 3. *Bounded memory.* A window is shorter where the members' pieces in it have more than twice
+//!    its bytes, because they overlap. An aggregator has two buffers for a window and two for what
+//!    the members send; a member has two for what it sends, if its memory is not contiguous.
 //! 4. After a failure of its own, a member does its part of the exchanges, so that the others need
 //!    not be stopped. Its bytes then mean nothing, and all are told in the end.
 //!
@@ -343,8 +343,8 @@ impl<S: Threading> TwoPhase<'_, S> {
         Ok(())
     }
 
-    /// Reads a window, and puts it in order for the members. Returns the size of the file if it ends
-    /// before.
+    /// Reads a window, and puts it in order for the members. Returns the size of the file if it
+    /// ends before.
     async fn read_window(&self, held: &Held) -> Result<Option<u64>, Error> {
         let start = held.window.file.start;
         let hulls = self.members.iter().zip(&held.window.parts).filter_map(|(member, part)| member.hull(part));

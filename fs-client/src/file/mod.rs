@@ -22,4 +22,4 @@ pub use handle::{File, SharedFile};
 pub use list::{Extended, ExtendedRaw};
 pub(crate) use sync::sync_files;
 pub use view::TypedMemory;
-pub(crate) use view::stream_range;
+pub(crate) use view::{Joining, stream_range};

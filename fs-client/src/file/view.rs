@@ -27,7 +27,6 @@ use futures_util::stream::{self, StreamExt};
 
 use super::handle::File;
 use super::transfer::add_failure;
-use crate::collective::Joining;
 use crate::error::{Error, Failure};
 use crate::locked::Locked;
 use crate::split::{PIECE_COST, PlanLimits, TABLE_COST, file_ranges};
@@ -97,6 +96,15 @@ impl From<&Memory> for TypedMemory {
     fn from(memory: &Memory) -> TypedMemory {
         TypedMemory::new(memory, &Datatype::BYTE, memory.len() as u64)
     }
+}
+
+/// How the requests of an access are joined with those of others at the servers.
+pub(crate) trait Joining: Sync {
+    /// Returns the range of the file around a byte of it that is accessed at once by all.
+    fn window(&self, offset: u64) -> Range<u64>;
+
+    /// Returns what the requests to a server in a window have in common, if there are several.
+    fn joined(&self, server: usize, window: &Range<u64>) -> Option<Joined>;
 }
 
 /// Returns the range of a view's stream that begins with an element and has `total` bytes.
@@ -189,7 +197,7 @@ struct Access<'a> {
     /// Most pieces of memory that are moved from where they are.
     direct: usize,
     /// The others that a server may carry the requests out with.
-    joining: Option<&'a Joining<'a>>,
+    joining: Option<&'a dyn Joining>,
     /// Buffers that no window uses.
     buffers: Locked<Vec<Memory>>,
 }
@@ -212,7 +220,7 @@ impl<S: Threading> File<S> {
         view: &FileView,
         offset: u64,
         memory: &TypedMemory,
-        joining: Option<&Joining<'_>>,
+        joining: Option<&dyn Joining>,
     ) -> Result<u64, Error> {
         let (range, sizes) = self.move_view(Direction::Read, view, offset, memory, joining).await?;
         self.check_lengths(&sizes).await?;
@@ -237,7 +245,7 @@ impl<S: Threading> File<S> {
         view: &FileView,
         offset: u64,
         memory: &TypedMemory,
-        joining: Option<&Joining<'_>>,
+        joining: Option<&dyn Joining>,
     ) -> Result<(), Error> {
         self.client.withdraw_size(self.handle()).await?;
         self.move_view(Direction::Write, view, offset, memory, joining).await.map(drop)
@@ -256,7 +264,7 @@ impl<S: Threading> File<S> {
         view: &FileView,
         offset: u64,
         typed: &TypedMemory,
-        joining: Option<&Joining<'_>>,
+        joining: Option<&dyn Joining>,
     ) -> Result<(Range<u64>, Vec<Option<u64>>), Error> {
         let memory = typed.pieces_for(direction)?;
         let Range { start: first, end } = stream_range(view, offset, memory.remaining())?;

@@ -29,6 +29,7 @@ mod doubts;
 mod files;
 mod model;
 mod player;
+mod together;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -380,6 +381,22 @@ fn nothing_that_was_synced_is_lost_whatever_fails() {
     println!("{report}; clients crashed {} times in the middle of their work", deaths.get());
     // A single seed is run by a developer who investigates a failure.
     assert!(report.seeds < 20 || (report.faults > report.seeds && deaths.get() as u64 > report.seeds / 4), "{report}");
+}
+
+/// Collective operations: see `together.rs`.
+#[test]
+fn what_members_write_together_is_there_whatever_fails() {
+    let failures = RefCell::new(0);
+    let report = check::sweep("together")
+        .named(&together::NODES)
+        .seeds(0..if std::env::var_os("BMI_FULL").is_some() { 400 } else { 30 })
+        .faults(swarm())
+        .settings(settings)
+        .limit(Duration::from_secs(300))
+        .shrink(100)
+        .run(|world| together::scenario(world, &failures));
+    println!("{report}; {} operations failed", failures.borrow());
+    assert!(report.seeds < 20 || *failures.borrow() > report.seeds / 2, "{report}");
 }
 
 /// `cargo xtask test --only digests` compares the output of this test in debug and in release, of

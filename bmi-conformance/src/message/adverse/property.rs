@@ -57,7 +57,7 @@ fn bulk() -> impl Strategy<Value = Bulk> {
     // Sometimes more pieces than a request has entries, or more than a connection has room for
     // requests.
     let many = |least| prop_oneof![4 => lens(), 1 => vec(0..20usize, least..400)];
-    let lists = prop_oneof![Just(Lists::Auto), Just(Lists::Chain), Just(Lists::Pack)];
+    let lists = prop_oneof![Just(Lists::Auto), Just(Lists::Chain), Just(Lists::Pack), Just(Lists::PackExposed)];
     (any::<bool>(), lists, many(100), many(10), 0..=1000u64).prop_map(|(push, lists, exposed, local, at)| Bulk {
         push,
         lists,

@@ -112,7 +112,7 @@ pub async fn thousands_of_pieces(net: &Net<'_>) {
     let mut local: Vec<usize> = (0..2000).map(|n| n * 13 % 45).collect();
     local.push(total - local.iter().sum::<usize>());
     let queue = pair.a.with(|engine| engine.capabilities().send_queue_depth as u64);
-    for (seed, lists) in [Lists::Chain, Lists::Pack].into_iter().enumerate() {
+    for (seed, lists) in [Lists::Chain, Lists::Pack, Lists::PackExposed].into_iter().enumerate() {
         let before = pair.a.counters();
         let seed = seed as u64;
         let (far, near) = (Guarded::filled(seed, &exposed), Guarded::new(&local));

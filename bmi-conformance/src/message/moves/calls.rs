@@ -310,7 +310,8 @@ pub async fn any_lists_by_any_path(net: &Net<'_>) {
     // More pieces than a message describes.
     let many = || proptest::collection::vec(0usize..100, 2000..3000);
     let shape = || prop_oneof![9 => few(), 1 => many()];
-    let lists = || prop_oneof![Just(Lists::Auto), Just(Lists::Auto), Just(Lists::Chain), Just(Lists::Pack)];
+    let set = vec![Lists::Auto, Lists::Auto, Lists::Chain, Lists::Pack, Lists::PackExposed];
+    let lists = || proptest::sample::select(set.clone());
     let path = prop_oneof![Just(None), (0usize..4).prop_map(|path| Some(Path::TAKEN[path])), Just(Some(Path::Hybrid))];
     let held = any::<bool>();
     let shapes = (proptest::collection::vec((shape(), path, held, lists()), 1..6), any::<bool>());
@@ -350,6 +351,39 @@ async fn any_lists(pair: &Pair, number: usize, lens: &[usize], path: Option<Path
     reply.unwrap_or_else(|error| panic!("{what}: {error}"));
     assert!(list.to_vec() == pattern(seed + 1, list.len()), "{what}: read");
     drop(regions);
+}
+
+/// With one setting on both sides, the lists of a call are packed by neither side, by the one that
+/// exposes its list, or by both.
+pub async fn lists_are_packed_on_no_side_on_one_or_on_both(net: &Net<'_>) {
+    let (exposed, local) = ([70; 300], [300; 70]);
+    for (seed, lists) in (1..).zip([Lists::Chain, Lists::PackExposed, Lists::Pack]) {
+        let pair = ready(net, &Config::default().lists(lists)).await;
+        let (target, source) = (Guarded::new(&exposed), Guarded::filled(seed, &local));
+        let before = pair.b.counters();
+        // Reads by the server are pushed wherever there is RDMA.
+        let call = pair.call(b"r", Body::In(target.list()), Some(Path::ServerBased));
+        let serve = async {
+            let incoming = next_call(&pair.b).await;
+            incoming.store(0, source.list(), soon(&pair.b)).await.expect("store");
+            incoming.reply(b"", None, soon(&pair.b)).await.expect("reply");
+        };
+        let (reply, ()) = join(call.reply(), serve).await;
+        reply.expect("read");
+        target.check("read", &pattern(seed, source.len()));
+        let after = pair.b.counters();
+        let requests = after.transfer_requests - before.transfer_requests;
+        assert_eq!(
+            requests >= exposed.len() as u64,
+            lists == Lists::Chain,
+            "{lists:?}: {requests} for the exposed list"
+        );
+        let packed = after.units_packed - before.units_packed;
+        let units = if lists == Lists::Pack { after.transfer_units - before.transfer_units } else { 0 };
+        assert_eq!(packed, units, "{lists:?}: units of the side that pushes");
+        assert!(lists != Lists::Pack || packed > 0, "{lists:?}");
+        pair.settled(net, "after the call").await;
+    }
 }
 
 /// Bytes that are not a call are refused, and so are calls with false claims.

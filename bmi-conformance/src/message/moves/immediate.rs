@@ -42,7 +42,7 @@ pub async fn over_when_posted(net: &Net<'_>) {
     let shapes: [(u64, &[usize]); 5] = [(0, &[64]), (900, &[3000]), (1000, &[10, 0, 20]), (890, &[20]), (3999, &[1])];
     for (number, (at, lens)) in (0..20).flat_map(|_| shapes).enumerate() {
         let (what, user) = (format!("transfer {number}"), number as u64);
-        let lists = [Lists::Auto, Lists::Chain, Lists::Pack][number % 3];
+        let lists = [Lists::Auto, Lists::Chain, Lists::Pack, Lists::PackExposed][number % 4];
         let options = soon(&pair.a).user(user).lists(lists);
         let source = Guarded::filled(user, lens);
         let told = pair.recv(1, memory(1));

@@ -142,7 +142,7 @@ fn packs(adapter: &AdapterSide, list: &MemList, total: u64, lists: Lists) -> boo
         return false;
     }
     match lists.or(adapter.config.memory.lists) {
-        Lists::Chain => false,
+        Lists::Chain | Lists::PackExposed => false,
         Lists::Pack => true,
         Lists::Auto => {
             let requests = (pieces.len() - 1) / adapter.transport.capabilities().max_segments;

@@ -14,7 +14,7 @@ use crate::support::bodies::{self, code, path, pattern, striped};
 #[test]
 fn lists_move_by_every_path_and_in_every_way() {
     let paths = Path::TAKEN.into_iter().chain([Path::Hybrid]).map(Some).chain([None]);
-    let ways = [Lists::Auto, Lists::Chain, Lists::Pack];
+    let ways = [Lists::Auto, Lists::Chain, Lists::Pack, Lists::PackExposed];
     for (seed, (path_taken, lists)) in (20..).zip(paths.flat_map(|path| ways.map(|lists| (path, lists)))) {
         let setting = setting(seed, ClusterOptions::with_iods(3));
         setting.world.block_on(async {

@@ -1,16 +1,18 @@
 //! Collective operations in the simulator.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
-use bmi::Config;
-use bmi::group::{Group, GroupOptions, Groups};
+use bmi::group::{Group, GroupError, GroupOptions, Groups};
+use bmi::{Config, Time};
 use bmi_sim::Node;
-use fs_client::{Client, ClientOptions};
+use fs_client::{Client, ClientOptions, CollectiveError, CollectiveOptions, Done, Way};
 use fs_server::embedded::ClusterOptions;
 use futures_util::future::join_all;
 
 use super::file_system::{Setting, setting};
-use crate::support::bodies::striped;
+use crate::support::bodies::{self, path, striped};
 use crate::support::together;
 
 /// The limit of an operation of the group.
@@ -65,4 +67,95 @@ fn an_operation_that_is_dropped_is_told_to_all() {
     run(&setting, 3, |client, group| async move {
         together::dropped(&client, &group, striped(4096, 2)).await;
     });
+}
+
+/// Runs a write of all members and ends at the strike or with the work. Returns the setting, the
+/// results of the members, and the number of events.
+fn struck(way: Way, strike: Option<(u64, u32)>) -> (Setting, Vec<Option<Result<Done, CollectiveError>>>, u64) {
+    let setting = setting(60, ClusterOptions::with_iods(2));
+    let nodes: Vec<Node> = (0..SIZE).map(|rank| setting.world.node(&format!("member{rank}"))).collect();
+    let (place, started) = (nodes[0].addr(1), Rc::new(Cell::new(0)));
+    let running = (0..SIZE).zip(&nodes).map(|(rank, node)| {
+        let (own, manager, place) = (node.clone(), setting.cluster.manager(), place.clone());
+        let started = started.clone();
+        node.spawn(async move {
+            let (client, group) = member((&own, manager), place, (rank, SIZE)).await;
+            let file = together::open(&client, &group, "/struck", &striped(4096, 2)).await;
+            let piece = together::interleaved(rank.into(), SIZE.into());
+            if rank == 0 {
+                file.write_at(0, vec![OLD; WHOLE]).await.unwrap();
+            }
+            group.barrier().await.unwrap();
+            started.set(started.get() + 1);
+            let memory = piece.filled(rank.into());
+            let options = CollectiveOptions::default().way(way).buffer(1 << 16);
+            file.write_all(&group, &piece.view, 0, piece.typed(&memory), options).await
+        })
+    });
+    let mut running: Vec<_> = running.collect();
+    while started.get() < SIZE {
+        assert!(setting.world.step(Time::ZERO + 4 * LIMIT));
+    }
+    let begun = setting.world.events();
+    if let Some((events, victim)) = strike {
+        while setting.world.events() - begun < events && setting.world.step(Time::ZERO + 4 * LIMIT) {}
+        nodes[victim as usize].kill();
+        drop(running.remove(victim as usize));
+    }
+    let struck = setting.world.now();
+    let ended = setting.world.block_on(join_all(running));
+    assert!(setting.world.now() < struck + 3 * LIMIT, "{way}, {strike:?}: it took too long");
+    let events = setting.world.events() - begun;
+    (setting, ended.into_iter().map(Result::ok).collect(), events)
+}
+
+const SIZE: u32 = 3;
+/// Bytes of the file, and what they are before.
+const WHOLE: usize = 4 * 9_000 * SIZE as usize;
+const OLD: u8 = 0x99;
+
+/// A member dies at any time. The others get an error that names it, or all was done before; and
+/// each byte is the old one or the new one, for those that succeeded the new one.
+#[test]
+fn a_member_that_dies_is_named_and_leaves_old_and_new_bytes() {
+    let strikes = 24;
+    for way in Way::ALL {
+        let (_, all, events) = struck(way, None);
+        assert!(all.iter().all(|done| matches!(done, Some(Ok(_)))), "{way}: {all:?}");
+        let mut failures = 0;
+        for number in 0..strikes {
+            let victim = number as u32 % SIZE;
+            let at = events * number / strikes;
+            let (setting, ended, _) = struck(way, Some((at, victim)));
+            let survivors: Vec<u32> = (0..SIZE).filter(|rank| *rank != victim).collect();
+            for (rank, ended) in survivors.iter().zip(&ended) {
+                let named = match ended.as_ref().expect("it was not struck") {
+                    Ok(_) => continue,
+                    Err(CollectiveError::Group(GroupError::Member { rank, .. })) => *rank,
+                    Err(other) => panic!("{way}, strike {at} of rank {victim}, rank {rank}: {other}"),
+                };
+                assert_eq!(named, victim, "{way}, strike {at}: rank {rank} names another: {ended:?}");
+                failures += 1;
+            }
+            setting.world.block_on(async {
+                let client = setting.client(7).await;
+                let Ok(file) = client.open(&path("/struck")).await else { return };
+                let bytes = bodies::read(&file, 0, WHOLE).await;
+                for rank in 0..SIZE {
+                    let piece = together::interleaved(rank.into(), SIZE.into());
+                    let (source, (in_memory, in_file)) = (piece.filled(rank.into()).to_vec(), piece.places());
+                    let succeeded =
+                        survivors.iter().zip(&ended).any(|(of, ended)| *of == rank && matches!(ended, Some(Ok(_))));
+                    for (from, to) in in_memory.iter().zip(&in_file).filter(|(_, to)| **to < bytes.len()) {
+                        let is_new = bytes[*to] == source[*from];
+                        assert!(
+                            is_new || !succeeded && bytes[*to] == OLD,
+                            "{way}, strike {at}: byte {to} of rank {rank}"
+                        );
+                    }
+                }
+            });
+        }
+        assert!(failures > strikes, "{way}: {failures} failures");
+    }
 }

@@ -31,19 +31,19 @@ impl Piece {
     }
 
     /// Returns where its bytes are in memory and in the file.
-    fn places(&self) -> (Vec<usize>, Vec<usize>) {
+    pub fn places(&self) -> (Vec<usize>, Vec<usize>) {
         let (datatype, count) = &self.memory;
         let cursor = self.view.cursor(self.offset * self.view.etype().size(), self.len()).unwrap();
         (walk(datatype.cursor(*count, 0).unwrap(), self.len()), walk(cursor, self.len()))
     }
 
     /// Returns the memory of a member, with bytes of its own.
-    fn filled(&self, salt: u64) -> Memory {
+    pub fn filled(&self, salt: u64) -> Memory {
         let (_, high) = self.memory.0.true_bounds(self.memory.1).unwrap();
         Memory::from(pattern(high.max(0) as usize + 5, salt))
     }
 
-    fn typed(&self, memory: &Memory) -> TypedMemory {
+    pub fn typed(&self, memory: &Memory) -> TypedMemory {
         TypedMemory::new(memory, &self.memory.0, self.memory.1)
     }
 }

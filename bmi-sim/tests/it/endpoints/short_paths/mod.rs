@@ -162,7 +162,7 @@ fn rarely() -> impl Strategy<Value = bool> {
 fn transfer() -> impl Strategy<Value = Step> {
     let len = || prop_oneof![1 => 0..2usize, 4 => 1..5000usize, 2 => 1..immediate::MOST + 1];
     let near = (0..2usize, any::<bool>(), pieces(len()), rarely(), prop::bool::weighted(0.1));
-    let lists = prop_oneof![4 => Just(Lists::Auto), 1 => Just(Lists::Pack), 1 => Just(Lists::Chain)];
+    let lists = prop_oneof![4 => Just(Lists::Auto), 1 => Just(Lists::Pack), 1 => Just(Lists::PackExposed), 1 => Just(Lists::Chain)];
     let classes = vec![ServiceClass::Message, ServiceClass::Bulk, ServiceClass::Control];
     // Bytes of the remote list before, behind and beyond the transfer.
     let room = (0..100usize, 0..100usize, prop_oneof![9 => Just(0), 1 => 1..200u64]);
