@@ -6,6 +6,7 @@
 //! | `ping_pong` | endpoints, connecting, tags, deadlines, a driver, over TCP |
 //! | `one_sided_put` | exposing memory, a descriptor in a message, a push |
 //! | `protocol_in_sim` | [`tickets`]: a protocol of twenty lines, and its unit test in the simulator |
+//! | `arrays` | a cluster of the file system, and arrays that a group writes and reads together |
 //! | `replicated` | [`replicated`]: a replicated block store, tested under faults |
 //!
 //! [`ledger`] has no program, only a test: a sweep over seeds and faults that finds a planted bug.

@@ -13,6 +13,7 @@
 //! | [`SharedView`], [`SharedPlan`] | bytes of a file that servers on this host lend, and whether they do |
 //! | [`Endpoints`], [`Route`] | which transport is used for a server, and why |
 //! | [`CacheHints`], [`Cached`], [`CacheState`] | how a file will be used, and what the caches of the servers have |
+//! | `array_type`, `slice_type` | types of arrays of the crate `ndarray`, with the feature `ndarray` |
 //! | [`copy`] | whole files and trees, to and from the local machine |
 //! | `cli`, `bench` | the command `pvfs` and its benchmarks; not for other programs |
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
@@ -57,28 +58,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A program with arrays describes them by MPI's types. This one writes its tile of a matrix in
-//! the file, from memory in which each row has a margin, and reads the second column:
-//!
-//! ```no_run
-//! use bmi::Memory;
-//! use fs_client::{Datatype, Error, File, FileView, Order, TypedMemory};
-//!
-//! async fn tile(file: &File) -> Result<(), Error> {
-//!     let of = |sizes: &[u64], subsizes: &[u64], starts: &[u64]| {
-//!         Datatype::subarray(sizes, subsizes, starts, Order::C, &Datatype::DOUBLE)
-//!     };
-//!     // Rows 100 to 149 and columns 200 to 299 of 1000 by 1000.
-//!     let view = FileView::new(0, Datatype::DOUBLE, of(&[1000, 1000], &[50, 100], &[100, 200])?)?;
-//!     let rows = of(&[52, 102], &[50, 100], &[1, 1])?;
-//!     let memory = Memory::zeroed(52 * 102 * 8).expect("memory");
-//!     file.write_view(&view, 0, TypedMemory::new(&memory, &rows, 1)).await?;
-//!
-//!     let column = FileView::new(0, Datatype::DOUBLE, of(&[1000, 1000], &[1000, 1], &[0, 1])?)?;
-//!     file.read_view(&column, 0, &Memory::zeroed(8000).expect("memory")).await?;
-//!     Ok(())
-//! }
-//! ```
+//! A program with arrays describes them by MPI's types: those in a file by a [`FileView`], those in
+//! memory by a [`TypedMemory`]. [`File::write_view`] and [`File::read_view`] move them. The members
+//! of a group call [`File::write_all`] and [`File::read_all`] together. The program
+//! `examples/src/bin/arrays.rs` shows a matrix in tiles, a volume in pencils, and structs of which
+//! one field is written after the other.
 
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
@@ -111,6 +95,8 @@ pub use client::{
 pub use collective::{Choice, CollectiveError, CollectiveOptions, Done, Way};
 pub use error::{Error, Failure, ServerName};
 pub use file::{Cached, Extended, ExtendedRaw, File, ServerCache, ServerCoverage, SharedFile, TypedMemory};
+#[cfg(feature = "ndarray")]
+pub use file::{Number, array_type, slice_type};
 pub use fs_proto::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };

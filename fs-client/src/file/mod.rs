@@ -1,11 +1,13 @@
 //! An open file (`handle`) and what is done with its data: reads and writes (`transfer`, `list`,
 //! `view`, `shared_read`), its size, syncs, hints for the caches of its servers and questions to
-//! these (`caches`).
+//! these (`caches`). Arrays of the crate `ndarray` as types (`ndarray`).
 
 mod advice;
 mod caches;
 mod handle;
 mod list;
+#[cfg(feature = "ndarray")]
+mod ndarray;
 mod shared_read;
 mod size;
 mod sync;
@@ -13,6 +15,8 @@ mod transfer;
 mod unsynced;
 mod view;
 
+#[cfg(feature = "ndarray")]
+pub use self::ndarray::{Number, array_type, slice_type};
 pub use caches::{Cached, ServerCache, ServerCoverage};
 pub use handle::{File, SharedFile};
 pub use list::{Extended, ExtendedRaw};
