@@ -206,7 +206,8 @@ impl fmt::Display for Plan {
                 write!(f, "{path:<12} ({why}); ")?;
             }
             let (regions, pieces) = (transfer.regions.len(), transfer.memory.pieces().len());
-            let packed = if self.lists == Lists::Pack && pieces > 1 { ", packed" } else { "" };
+            let packed =
+                if matches!(self.lists, Lists::Pack | Lists::PackExposed) && pieces > 1 { ", packed" } else { "" };
             writeln!(f, "{regions} ranges of the datafile, {pieces} pieces of memory{packed}")?;
         }
         Ok(())
@@ -244,7 +245,7 @@ impl Builder {
             let pieces = part.pieces.len() + usize::from(!joins_piece);
             // The last range may grow, and a new one may follow it.
             let ranges = self.encoded.len() + 2 * MAX_ENCODED;
-            let described = if self.lists == Lists::Pack { 1 } else { pieces };
+            let described = if matches!(self.lists, Lists::Pack | Lists::PackExposed) { 1 } else { pieces };
             let room = regions <= limits.regions
                 && pieces <= limits.pieces
                 && ranges + TABLE_COST + described * PIECE_COST <= limits.request

@@ -57,6 +57,33 @@ impl Coverage {
         }
     }
 
+    /// Notes that ranges have come, each an offset and a length. For many short ones near each
+    /// other it is faster than a call for each.
+    ///
+    /// # Panics
+    /// If one is not within the range.
+    #[inline]
+    pub fn mark_all(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
+        // The bits of a word are put together before it is changed.
+        let (mut word, mut bits) = (0, 0);
+        for (at, len) in ranges {
+            let (index, bit) = ((at / BITS) as usize, at % BITS);
+            if len >= BITS - bit {
+                self.mark(at, len);
+                continue;
+            }
+            if index != word {
+                self.words[word] |= bits;
+                (word, bits) = (index, 0);
+            }
+            assert!(len <= self.len && at <= self.len - len, "{len} bytes at {at} of {}", self.len);
+            bits |= ((1 << len) - 1) << bit;
+        }
+        if bits != 0 {
+            self.words[word] |= bits;
+        }
+    }
+
     /// Returns the bytes that have come, as ranges that ascend and do not touch.
     pub fn runs(&self) -> impl Iterator<Item = Region> + '_ {
         let mut at = 0;
@@ -95,9 +122,10 @@ mod tests {
             len in 1..400u64, marks in proptest::collection::vec((0..400u64, 0..150u64), 0..8),
         ) {
             let (mut coverage, mut model) = (Coverage::new(len), vec![false; len as usize]);
+            let mut together = Coverage::new(len);
+            let marks: Vec<_> = marks.into_iter().map(|(at, more)| (at.min(len), more.min(len - at.min(len)))).collect();
+            together.mark_all(marks.iter().copied());
             for (at, marked) in marks {
-                let at = at.min(len);
-                let marked = marked.min(len - at);
                 coverage.mark(at, marked);
                 model[at as usize..(at + marked) as usize].fill(true);
             }
@@ -105,6 +133,7 @@ mod tests {
             let mut came = vec![false; len as usize];
             runs.iter().for_each(|run| came[run.offset as usize..(run.offset + run.len) as usize].fill(true));
             prop_assert_eq!(&came, &model);
+            prop_assert!(together.runs().eq(runs.iter().copied()));
             prop_assert!(runs.windows(2).all(|two| two[0].offset + two[0].len < two[1].offset));
             prop_assert_eq!(coverage.is_empty(), runs.is_empty());
         }

@@ -56,8 +56,9 @@ pub struct Choice {
     pub way: Way,
     /// True if the program has asked for it.
     pub asked: bool,
-    /// What each way was estimated to take, in the order of [`Way::ALL`].
-    pub estimates: [Duration; 3],
+    /// What each way was estimated to take, in the order of [`Way::ALL`]. None for one that is not
+    /// considered: for a single member, a view that is longer than a request, or long pieces.
+    pub estimates: [Option<Duration>; 3],
     /// The mean length of the pieces of all members in bytes, by some samples.
     pub piece: u64,
 }
@@ -71,6 +72,7 @@ impl fmt::Display for Choice {
         write!(f, ": pieces of {} bytes; estimates:", self.piece)?;
         let mut separator = " ";
         for (way, estimate) in Way::ALL.iter().zip(self.estimates) {
+            let Some(estimate) = estimate else { continue };
             write!(f, "{separator}{way} {estimate:.1?}")?;
             separator = ", ";
         }
@@ -93,60 +95,60 @@ pub(super) struct Load {
     pub(super) is_long: bool,
 }
 
-/// Time for a piece: to pack or unpack it at a client, to put it in its place at a server, and to
-/// read or write it there by itself.
-const PACK_NS: u64 = 5;
-const PLACE_NS: u64 = 10;
-const WRITE_NS: u64 = 1_100;
-const READ_NS: u64 = 30;
-/// Time for a kibibyte: over the network, through a copy, to or from the store.
-const NETWORK_KIB_NS: u64 = 400;
-const COPY_KIB_NS: u64 = 100;
-const STORE_KIB_NS: u64 = 200;
-/// Time for a message, and for a look at a member in each round.
-const MESSAGE_NS: u64 = 20_000;
+/// Time for a piece: to pack or unpack it at a client, to put it in its place, and to write or read
+/// it by itself. Each is a system call if it is written, and not if it is read.
+const PACK_NS: f64 = 3.0;
+const PLACE_NS: f64 = 6.0;
+const WRITE_NS: f64 = 900.0;
+const READ_NS: f64 = 15.0;
+/// Time for a kibibyte: over the network, through one more copy, to or from the store, and for
+/// short pieces, which are read with the gaps around them.
+const NETWORK_KIB_NS: f64 = 600.0;
+const COPY_KIB_NS: f64 = 150.0;
+const STORE_KIB_NS: f64 = 200.0;
+const GAPS_KIB_NS: f64 = 400.0;
+/// Time for a message of an exchange.
+const MESSAGE_NS: f64 = 20_000.0;
 
 impl Load {
-    /// Returns the pieces of all members, and those that are left when they are put together.
-    fn pieces(&self) -> (u64, u64) {
-        let pieces = self.bytes / self.sample.piece();
-        let runs = (u128::from(pieces) * u128::from(self.sample.runs)).checked_div(u128::from(self.sample.pieces));
-        (pieces, u64::try_from(runs.unwrap_or(0)).unwrap_or(u64::MAX))
-    }
-
-    /// Returns what each way takes, in the order of [`Way::ALL`].
+    /// Returns what each way takes, in the order of [`Way::ALL`]. A file may be so long and so
+    /// empty that no integer holds a number of steps.
     fn estimates(&self) -> [Duration; 3] {
-        let (pieces, runs) = self.pieces();
-        let (members, servers, aggregators) = (self.members.max(1), self.servers.max(1), self.aggregators.max(1));
-        let kib = self.bytes / 1024;
-        let single = if self.is_write { WRITE_NS } else { READ_NS };
+        let (bytes, rounds) = (self.bytes as f64, self.rounds as f64);
+        let [members, servers, aggregators] =
+            [self.members, self.servers, self.aggregators].map(|count| count.max(1) as f64);
+        let (kib, pieces) = (bytes / 1024.0, bytes / self.sample.piece() as f64);
+        // What is left when the pieces of all are put together.
+        let runs = pieces * self.sample.runs as f64 / self.sample.pieces.max(1) as f64;
+        let (single, together) = match self.is_write {
+            true => (pieces / servers * WRITE_NS, runs / servers * WRITE_NS),
+            false if self.sample.is_short() => (pieces / servers * READ_NS + kib / servers * GAPS_KIB_NS, 0.0),
+            false => (pieces / servers * READ_NS, 0.0),
+        };
         let packed = pieces / members * PACK_NS;
         let moved = kib / servers.min(members) * NETWORK_KIB_NS + kib / servers * STORE_KIB_NS;
-        let together = if self.is_write { runs / servers * WRITE_NS } else { 0 };
-        let independent = packed + moved + pieces / servers * single;
+        let independent = packed + moved + single;
         let extended = packed + moved + pieces / servers * PLACE_NS + kib / servers * COPY_KIB_NS + together;
-        let others = kib - kib / members;
-        let two_phase = packed
-            + pieces / aggregators * PLACE_NS
-            + others / aggregators * NETWORK_KIB_NS
-            + kib / aggregators * COPY_KIB_NS
-            + moved
-            + together
-            + self.rounds * members.max(aggregators) * MESSAGE_NS;
-        [independent, two_phase, extended].map(Duration::from_nanos)
+        let exchanged = (kib - kib / members) / aggregators * NETWORK_KIB_NS + kib / aggregators * COPY_KIB_NS;
+        let steps = rounds * members.max(aggregators) * MESSAGE_NS;
+        let two_phase = packed + pieces / aggregators * PLACE_NS + exchanged + moved + together + steps;
+        [independent, two_phase, extended].map(|cost| Duration::from_nanos(cost as u64))
     }
 
     /// Chooses a way.
     pub(super) fn choose(&self, asked: Option<Way>) -> Choice {
-        let (estimates, piece) = (self.estimates(), self.sample.piece());
         let may = |way: Way| match way {
             Way::Independent => true,
             Way::Extended => !self.is_long && self.sample.is_short() && self.members > 1,
             Way::TwoPhase => self.members > 1,
         };
-        let cheapest = Way::ALL.into_iter().zip(estimates).filter(|(way, _)| may(*way)).min_by_key(|(_, cost)| *cost);
-        let way = asked.unwrap_or(cheapest.map_or(Way::Independent, |(way, _)| way));
-        Choice { way, asked: asked.is_some(), estimates, piece }
+        let mut estimates = self.estimates().map(Some);
+        for (way, estimate) in Way::ALL.into_iter().zip(&mut estimates) {
+            *estimate = estimate.filter(|_| may(way));
+        }
+        let cheapest = Way::ALL.into_iter().zip(estimates).filter_map(|(way, cost)| Some((cost?, way))).min();
+        let way = asked.unwrap_or(cheapest.map_or(Way::Independent, |(_, way)| way));
+        Choice { way, asked: asked.is_some(), estimates, piece: self.sample.piece() }
     }
 }
 
@@ -155,4 +157,35 @@ impl Load {
 pub(super) fn aggregators(asked: Option<u32>, members: u32, distribution: &Distribution) -> u32 {
     let enough = 2 * distribution.servers() as u32;
     asked.unwrap_or(enough).clamp(1, members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(is_write: bool, piece: u64, runs: u64, members: u64) -> Load {
+        let sample = Sample { bytes: 1000 * piece, pieces: 1000, runs };
+        let bytes = 8 << 20;
+        Load { is_write, bytes, sample, members, servers: 2, aggregators: members.min(4), rounds: 1, is_long: false }
+    }
+
+    #[test]
+    fn who_puts_pieces_together_depends_on_their_length() {
+        let way = |is_write, piece| load(is_write, piece, 1, 4).choose(None).way;
+        assert_eq!([4, 512, 1 << 16].map(|piece| way(true, piece)), [Way::TwoPhase, Way::Extended, Way::Independent]);
+        assert_eq!([4, 512, 1 << 16].map(|piece| way(false, piece)), [Way::TwoPhase, Way::Extended, Way::Independent]);
+        // What is not adjacent when it is together is written piece by piece in any way.
+        assert_eq!(load(true, 512, 1000, 4).choose(None).way, Way::Independent);
+        assert_eq!(load(true, 4, 1, 1).choose(None).way, Way::Independent);
+        let long = Load { is_long: true, ..load(true, 512, 1, 4) }.choose(None);
+        assert_eq!((long.way, long.estimates[2]), (Way::TwoPhase, None));
+        let asked = load(true, 1 << 16, 1, 4).choose(Some(Way::TwoPhase));
+        assert!(asked.to_string().starts_with("two-phase, as asked: pieces of 65536 bytes; estimates: independent "));
+    }
+
+    #[test]
+    fn a_file_of_any_length_has_an_estimate() {
+        let load = Load { bytes: u64::MAX, members: 4096, rounds: u64::MAX, ..load(true, 1, 1, 4) };
+        assert!(load.choose(None).estimates.iter().flatten().all(|cost| *cost > Duration::from_secs(1_000_000)));
+    }
 }

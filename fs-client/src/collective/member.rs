@@ -9,7 +9,7 @@ use fs_proto::{Coverage, Cursor, Distribution, FileView, Joined, Region};
 use crate::file::Joining;
 
 /// Pieces from which on it does not pay to join them, in bytes.
-const LONG_PIECE: u64 = 16 << 10;
+const LONG_PIECE: u64 = 4 << 10;
 
 /// What one member reads or writes: a range of the stream of its view.
 #[derive(Clone, Debug)]

@@ -51,7 +51,7 @@ pub use self::choice::{Choice, Way};
 use self::choice::{Load, aggregators};
 pub use self::error::CollectiveError;
 use self::member::{Sample, Together};
-use self::proposal::{Proposal, agree, conclude};
+use self::proposal::{Agreed, Proposal, agree, conclude};
 use self::two_phase::{Domains, Rooms, TwoPhase};
 use crate::error::Error;
 use crate::file::{File, Joining, SharedFile, TypedMemory, stream_range};
@@ -205,7 +205,7 @@ impl<S: Threading> Part<S> {
         let (file, view, stream) = (&self.file, &self.view, self.stream());
         let what = (file.handle().0, file.largest_window());
         let proposal = Proposal::new(self.direction, what, options, (view, &stream));
-        let (proposals, members) = match agree(lane, &proposal, view).await {
+        let Agreed { members, window, is_long } = match agree(lane, &proposal, view).await {
             Ok(agreed) => agreed,
             Err(CollectiveError::Member { rank, code, detail }) => {
                 let error = CollectiveError::Member { rank, code, detail };
@@ -215,18 +215,17 @@ impl<S: Threading> Part<S> {
         };
         let Range { start, end } = stream?;
         let distribution = file.distribution();
-        let window = proposals.iter().map(|proposal| proposal.window).min().unwrap_or(0).max(1);
         let count = aggregators(options.aggregators, lane.size(), distribution);
         let domains = Domains::new(&members, distribution, count, options.buffer.unwrap_or(BUFFER).min(MOST_BUFFER));
         let load = Load {
             is_write: self.direction == Direction::Write,
-            bytes: members.iter().map(|member| member.stream.end - member.stream.start).sum(),
+            bytes: members.iter().map(|member| member.stream.end - member.stream.start).fold(0, u64::saturating_add),
             sample: Sample::of(&members),
             members: members.len() as u64,
             servers: distribution.servers() as u64,
             aggregators: u64::from(count),
             rounds: domains.steps(),
-            is_long: proposals.iter().any(Proposal::is_long),
+            is_long,
         };
         let choice = load.choose(options.way);
         let operation = (lane.id(), lane.number());

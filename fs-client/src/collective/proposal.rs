@@ -24,12 +24,12 @@ const TEXT: usize = 1024;
 /// What one member wants.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Proposal {
-    pub(super) is_write: bool,
+    is_write: bool,
     /// The file.
-    pub(super) handle: u64,
+    handle: u64,
     /// Most bytes of a window.
-    pub(super) window: u64,
-    pub(super) options: CollectiveOptions,
+    window: u64,
+    options: CollectiveOptions,
     /// The range of the stream.
     stream: (u64, u64),
     /// The view, or its length if it is long.
@@ -59,9 +59,18 @@ impl Proposal {
         }
     }
 
-    pub(super) fn is_long(&self) -> bool {
+    fn is_long(&self) -> bool {
         self.view.is_err()
     }
+}
+
+/// What all want.
+pub(super) struct Agreed {
+    pub(super) members: Vec<Member>,
+    /// Most bytes of a window.
+    pub(super) window: u64,
+    /// True if a view is too long for a request.
+    pub(super) is_long: bool,
 }
 
 /// Tells the others what this member wants, and returns what all want.
@@ -72,7 +81,7 @@ pub(super) async fn agree<S: Threading>(
     lane: &Lane<S>,
     own: &Proposal,
     view: &FileView,
-) -> Result<(Vec<Proposal>, Vec<Member>), CollectiveError> {
+) -> Result<Agreed, CollectiveError> {
     let values = lane.all_gather(&encoded(own)).await?;
     let member =
         |rank: usize, code, text: &str| CollectiveError::Member { rank: rank as u32, code, detail: text.into() };
@@ -97,7 +106,9 @@ pub(super) async fn agree<S: Threading>(
             return Err(member(rank, ErrorCode::TooLarge, "views that are too long together"));
         }
     }
-    if proposals.iter().any(Proposal::is_long) {
+    let window = proposals.iter().map(|proposal| proposal.window).min().unwrap_or(0).max(1);
+    let is_long = proposals.iter().any(Proposal::is_long);
+    if is_long {
         let long = |proposal: &Proposal| proposal.view.as_ref().err().map_or(0, |len| *len as usize);
         let ours = match own.is_long() {
             true => MemList::from(encoded(view)),
@@ -120,16 +131,16 @@ pub(super) async fn agree<S: Threading>(
         view.cursor(start, len).map_err(|error| member(rank, error.code, &error.detail))?;
         members.push(Member { view, stream: start..end });
     }
-    Ok((proposals, members))
+    Ok(Agreed { members, window, is_long })
 }
 
 /// What became of one member's part.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Outcome {
+struct Outcome {
     /// Why it failed.
-    pub(super) failed: Option<(ErrorCode, String)>,
+    failed: Option<(ErrorCode, String)>,
     /// The size of the file, if what the member read reached beyond it.
-    pub(super) size: Option<u64>,
+    size: Option<u64>,
 }
 
 /// Tells the others how it went here. Returns the size of the file, if a member saw its end.

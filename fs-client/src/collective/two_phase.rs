@@ -326,7 +326,7 @@ impl<S: Threading> TwoPhase<'_, S> {
         let file = &held.window.file;
         let (buffer, mut coverage) = (self.rooms.take(len(file))?, Coverage::new(len(file)));
         held.for_each(self.members, |rest, pieces| {
-            pieces.iter().for_each(|piece| coverage.mark(piece.offset - file.start, piece.len));
+            coverage.mark_all(pieces.iter().map(|piece| (piece.offset - file.start, piece.len)));
             buffer.scatter(rest, places(pieces, file.start))
         });
         let mut runs = coverage.runs().peekable();

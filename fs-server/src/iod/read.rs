@@ -97,7 +97,9 @@ impl<S: StoreHandle> Iod<S> {
     ) -> Result<(), FsError> {
         let mut done = 0;
         while done < unit.len {
-            if let Some(pages) = call.pages(unit.at + done, unit.len - done) {
+            // Short ranges are read together, which needs memory in one piece.
+            let pages = call.pages(unit.at + done, unit.len - done);
+            if let Some(pages) = pages.filter(|pages| !unit.seen || pages.pieces().len() == 1) {
                 let ranges = unit.ranges(done, pages.len());
                 let read = async || match pages.pieces() {
                     [page] if unit.seen => self.scratch.read(&self.store, datafile, &ranges, page).await,

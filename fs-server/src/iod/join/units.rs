@@ -346,7 +346,7 @@ impl Unit {
             let rest = other.slice(done, other.len() - done);
             done += match is_write {
                 true => {
-                    found[..count].iter().for_each(|piece| coverage.mark(piece.offset - unit.offset, piece.len));
+                    coverage.mark_all(found[..count].iter().map(|piece| (piece.offset - unit.offset, piece.len)));
                     memory.scatter(&rest, places)
                 }
                 false => memory.gather(&rest, places),
