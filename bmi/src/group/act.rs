@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::error::{Collective, GroupError};
+use super::error::{Collective, GroupError, Numbered};
 use super::wire::{ATTACHED, HEAD, Head};
 use crate::{Error, ErrorKind, Memory};
 
@@ -23,7 +23,7 @@ impl Act {
 
     /// Returns the error for bytes of a member that are wrong.
     pub(super) fn wrong(self, rank: u32, what: &str) -> GroupError {
-        GroupError::member(rank, ErrorKind::Protocol, format!("{what} in {} (operation {})", self.call, self.number))
+        GroupError::member(rank, ErrorKind::Protocol, format!("{what} in {} ({})", self.call, Numbered(self.number)))
     }
 
     /// Returns the error for arguments of this member that are wrong.

@@ -10,18 +10,18 @@ use crate::{Error, ErrorKind};
 pub enum Collective {
     /// [`Groups::meet`](super::Groups::meet)
     Meet,
-    /// [`Group::barrier`](super::Group::barrier)
+    /// [`Lane::barrier`](super::Lane::barrier)
     Barrier,
-    /// [`Group::all_gather`](super::Group::all_gather)
+    /// [`Lane::all_gather`](super::Lane::all_gather)
     AllGather,
-    /// [`Group::broadcast`](super::Group::broadcast)
+    /// [`Lane::broadcast`](super::Lane::broadcast)
     Broadcast {
         /// The rank of the member whose value all get.
         root: u32,
     },
-    /// [`Group::all_to_all`](super::Group::all_to_all)
+    /// [`Lane::all_to_all`](super::Lane::all_to_all)
     AllToAll,
-    /// [`Group::exchange`](super::Group::exchange)
+    /// [`Lane::exchange`](super::Lane::exchange)
     Exchange,
     /// [`Group::leave`](super::Group::leave)
     Leave,
@@ -41,6 +41,25 @@ impl fmt::Display for Collective {
     }
 }
 
+/// Bits of an operation's number in a lane, and what marks the lanes that are not the group's own.
+pub(super) const COUNT_BITS: u32 = 20;
+pub(super) const LANE: u64 = 1 << 62;
+
+/// An operation in words, as its callers count.
+pub(super) struct Numbered(pub(super) u64);
+
+impl fmt::Display for Numbered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            number if number < LANE => write!(f, "operation {number}"),
+            number => {
+                let (lane, count) = ((number ^ LANE) >> COUNT_BITS, number % (1 << COUNT_BITS));
+                write!(f, "operation {count} of lane {lane}")
+            }
+        }
+    }
+}
+
 /// Why an operation has failed. All later operations of the group fail with the same error.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -55,7 +74,8 @@ pub enum GroupError {
     },
     /// Two members do not do the same.
     Mismatch {
-        /// The number of the operation: 1 for the meeting, 2 for the first one after it.
+        /// The number of the operation: 1 for the meeting, 2 for the first one after it. In lane
+        /// `n`, the first one has the number `1 << 62 | n << 20 | 1`.
         number: u64,
         /// What each of the two does.
         members: [(u32, Collective); 2],
@@ -73,7 +93,7 @@ impl fmt::Display for GroupError {
         match self {
             GroupError::Member { rank, error } => write!(f, "rank {rank}: {error}"),
             GroupError::Mismatch { number, members: [(a, does), (b, other)] } => {
-                write!(f, "operation {number} is {does} at rank {a} and {other} at rank {b}")
+                write!(f, "{} is {does} at rank {a} and {other} at rank {b}", Numbered(*number))
             }
         }
     }
@@ -93,5 +113,17 @@ impl From<GroupError> for Error {
             GroupError::Mismatch { .. } => ErrorKind::Invalid,
         };
         Error::new(kind, error.to_string()).during("collective operation")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_named_as_their_callers_count() {
+        let named = |number| Numbered(number).to_string();
+        assert_eq!(named(2), "operation 2");
+        assert_eq!(named(LANE | 7 << COUNT_BITS | 1), "operation 1 of lane 7");
     }
 }

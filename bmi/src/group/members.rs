@@ -14,8 +14,9 @@
 //! 2. The lock is held for posts and polls of the endpoint, whose own lock is taken inside. No code
 //!    of the endpoint takes this lock.
 //! 3. A group that has failed stays so, with the first error. All members that are connected are
-//!    told once.
+//!    told once, and those that connect later are told then.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,10 @@ use super::wire::{LONGEST_NOTICE, NOTICE, Notice};
 use crate::polled::Completion;
 use crate::threading::Threading;
 use crate::{Addr, Endpoint, Error, ErrorKind, Memory, Operation, Options, Peer, PeerId, Tag};
+
+/// Number of operations that a member is remembered to wait in. One that waits in more at a time
+/// may be blamed for those that are forgotten.
+const MOST_HELD: usize = 64;
 
 /// The members of a group.
 pub(super) struct Members<S: Threading> {
@@ -61,8 +66,9 @@ struct State<S: Threading> {
 struct Link<S: Threading> {
     addr: Option<Addr>,
     line: Line<S>,
-    /// The last operation in which the member waited for long, and for whom.
-    held: Option<(u64, u32)>,
+    /// The last operations in which the member waited for long, and for whom; the newest is last,
+    /// and none is there twice.
+    held: VecDeque<(u64, u32)>,
 }
 
 enum Line<S: Threading> {
@@ -131,7 +137,7 @@ impl<S: Threading> Members<S> {
         options: GroupOptions,
         wakers: Arc<Wakers>,
     ) -> Arc<Members<S>> {
-        let links = (0..size).map(|_| Link { addr: None, line: Line::None, held: None }).collect();
+        let links = (0..size).map(|_| Link { addr: None, line: Line::None, held: VecDeque::new() }).collect();
         let state = State {
             id: 0,
             links,
@@ -178,7 +184,10 @@ impl<S: Threading> Members<S> {
     /// waits says for whom, so this is the one that says nothing.
     pub(super) fn culprit(&self, number: u64, awaited: &[u32]) -> u32 {
         let state = self.lock();
-        let next = |rank: u32| state.links[rank as usize].held.filter(|held| held.0 == number).map(|(_, by)| by);
+        let next = |rank: u32| {
+            let held = &state.links[rank as usize].held;
+            held.iter().find(|held| held.0 == number).map(|held| held.1)
+        };
         let follow = |mut rank: u32| {
             for _ in 0..self.size {
                 match next(rank) {
@@ -209,7 +218,8 @@ impl<S: Threading> Members<S> {
         }
     }
 
-    /// Takes the connection of a member, and receives its notices. Returns false if there is one.
+    /// Takes the connection of a member, and receives its notices. If the group has failed, the
+    /// member is told. Returns false if there is one.
     pub(super) fn connected(&self, rank: u32, peer: &Peer<S>, addr: Option<Addr>) -> bool {
         let mut state = self.lock();
         let meets = state.id == 0;
@@ -223,6 +233,9 @@ impl<S: Threading> Members<S> {
         link.line = Line::Up(peer.clone());
         link.addr = addr.or(link.addr.take());
         state.notices.push(Arriving::post(rank, peer, NOTICE, LONGEST_NOTICE));
+        if let Some(error) = state.failed.clone() {
+            state.sends.push(peer.send(NOTICE, Notice::Failed(error).encode(), Options::default()));
+        }
         true
     }
 
@@ -232,7 +245,9 @@ impl<S: Threading> Members<S> {
     /// The reason.
     pub(super) fn join(&self, rank: u32, size: u64, addr: Addr, peer: &Peer<S>) -> Result<(), GroupError> {
         let why = match () {
-            () if size != self.size.into() => format!("it says that the group has {size} members, not {}", self.size),
+            () if size != u64::from(self.size) => {
+                format!("it says that the group has {size} members, not {}", self.size)
+            }
             () if rank == 0 || rank >= self.size => format!("there is no such rank among {} to come", self.size),
             () if self.connected(rank, peer, Some(addr)) => return Ok(()),
             () => "another one has come with this rank".to_owned(),
@@ -300,7 +315,11 @@ impl<S: Threading> Members<S> {
                     continue;
                 }
                 Ok(Some(Notice::Held { number, by })) if by < self.size => {
-                    link.held = Some((number, by));
+                    link.held.retain(|held| held.0 != number);
+                    if link.held.len() == MOST_HELD {
+                        link.held.pop_front();
+                    }
+                    link.held.push_back((number, by));
                     None
                 }
                 Ok(Some(Notice::Failed(error))) => Some(error),
@@ -313,6 +332,15 @@ impl<S: Threading> Members<S> {
             }
         }
         any
+    }
+
+    /// Takes notices, also those whose waker is yet to be woken by the thread that drives the
+    /// endpoint.
+    pub(super) fn poll_all(&self, cx: &mut Context<'_>) {
+        let mut state = self.lock();
+        state.notices = std::mem::take(&mut state.notices).into_iter().collect();
+        drop(state);
+        self.poll(cx);
     }
 
     /// Tells all members that are connected for whom an operation waits.

@@ -97,6 +97,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use self::door::Door;
+use self::error::{COUNT_BITS, LANE};
 pub use self::error::{Collective, GroupError};
 use self::members::Members;
 use self::operation::Running;
@@ -227,10 +228,6 @@ impl<S: Threading> Group<S> {
         left
     }
 }
-
-/// Bits of an operation's number in a lane, and what marks the lanes that are not the group's own.
-const COUNT_BITS: u32 = 20;
-const LANE: u64 = 1 << 62;
 
 impl<S: Threading> Lane<S> {
     /// Returns the number of this member, from 0.
@@ -366,3 +363,28 @@ const _: fn() = || {
         can_be_sent(group.leave());
     };
 };
+
+#[cfg(test)]
+mod tests {
+    use bmi_sim::World;
+
+    use super::*;
+
+    /// The last operation of a lane works. The one behind it ends with an error, and the group too.
+    #[test]
+    fn a_lane_has_an_end() {
+        let world = World::new(1);
+        let node = world.node("alone");
+        world.block_on(node.run(async {
+            let groups = Groups::new(&node.endpoint(crate::Config::default()).expect("the node is up"));
+            let group = groups.meet(&node.addr(1), 0, 1, GroupOptions::default()).await.expect("it meets");
+            let lane = group.lane();
+            lane.last.store((1 << COUNT_BITS) - 2, Ordering::Relaxed);
+            lane.barrier().await.expect("the last one");
+            let error = lane.barrier().await.expect_err("there is no further one");
+            let GroupError::Member { rank: 0, error } = error else { panic!("{error}") };
+            assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+            group.barrier().await.expect_err("the group has ended");
+        }));
+    }
+}

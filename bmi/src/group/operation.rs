@@ -24,7 +24,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::act::Act;
 use super::door::Door;
-use super::error::{Collective, GroupError};
+use super::error::{Collective, GroupError, Numbered};
 use super::members::{Arriving, Members, Of, Reach};
 use super::wire::{ATTACHED, GREETING, Greeting, HEAD, Head};
 use crate::threading::Threading;
@@ -105,7 +105,15 @@ impl<S: Threading> Running<S> {
                 .wait(|_, waits| if waits.sends.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending })
                 .await
                 .map(|()| done),
-            Err(error) => Err(error),
+            Err(error) => {
+                // If a member is gone, it may have said why before.
+                poll_fn(|cx| {
+                    self.members.poll_all(cx);
+                    Poll::Ready(())
+                })
+                .await;
+                Err(error)
+            }
         };
         self.ended = true;
         ended.map_err(|error| self.members.fail(error))
@@ -175,8 +183,8 @@ impl<S: Threading> Running<S> {
     fn late(&self) -> GroupError {
         let rank = self.members.culprit(self.act.number, &self.waits.awaited);
         let awaited = &self.waits.awaited[..self.waits.awaited.len().min(8)];
-        let Act { call, number, .. } = self.act;
-        let mut text = format!("no answer within {:?} to {call} (operation {number}) from {awaited:?}", self.limit);
+        let (call, number) = (self.act.call, Numbered(self.act.number));
+        let mut text = format!("no answer within {:?} to {call} ({number}) from {awaited:?}", self.limit);
         if let Some(refused) = self.members.refused().filter(|_| self.act.call == Collective::Meet) {
             text.push_str("; refused was ");
             text.push_str(&refused);
@@ -289,7 +297,7 @@ impl<S: Threading> Running<S> {
 impl<S: Threading> Drop for Running<S> {
     fn drop(&mut self) {
         if !self.ended {
-            let text = format!("{} (operation {}) was dropped before its end", self.act.call, self.act.number);
+            let text = format!("{} ({}) was dropped before its end", self.act.call, Numbered(self.act.number));
             self.members.fail(GroupError::member(self.members.rank, ErrorKind::Cancelled, text));
         }
         self.door.wakers.remove(self.ticket);

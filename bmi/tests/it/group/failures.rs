@@ -153,6 +153,39 @@ fn an_operation_that_is_dropped_is_a_failure() {
     }
 }
 
+/// The meeting of eight does not connect 1 and 4. What 4 has failed with is told to 1 when that one
+/// connects, and not only to those that were connected.
+#[test]
+fn who_connects_to_a_group_that_has_failed_is_told() {
+    let cluster = Cluster::new(3, 8);
+    let place = cluster.place();
+    let ended = cluster.run(|rank, node| {
+        let place = place.clone();
+        async move {
+            let group = super::groups(&node).meet(&place, rank, 8, options()).await.expect("they meet");
+            node.sleep(LIMIT / 16).await;
+            let list = |of: u32| (0..8).map(|at| vec![0; usize::from(at == of)].into()).collect();
+            match rank {
+                1 => {
+                    let error = group.exchange(list(4), list(4)).await.expect_err("it has aborted");
+                    let GroupError::Member { rank: 4, error } = &error else { panic!("{error}") };
+                    assert_eq!(error.detail(), "the disk is full");
+                    assert!(node.now() < Time::ZERO + LIMIT / 4, "{}", node.now());
+                }
+                4 => {
+                    group.abort("the disk is full");
+                    node.sleep(LIMIT / 16).await;
+                    group.barrier().await.expect_err("it has failed");
+                    node.sleep(LIMIT).await;
+                }
+                // Those that have been told pass on nothing while they do nothing.
+                _ => node.sleep(2 * LIMIT).await,
+            }
+        }
+    });
+    assert!(ended.iter().all(Option::is_some));
+}
+
 /// Operations that are under way when their member drops the group end at once, in its own name.
 /// The other one sees that it is gone.
 #[test]

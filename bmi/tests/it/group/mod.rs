@@ -2,6 +2,7 @@
 
 mod failures;
 mod hostile;
+mod lanes;
 mod meetings;
 mod operations;
 mod outside;

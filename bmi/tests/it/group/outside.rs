@@ -3,10 +3,10 @@
 use std::thread;
 
 use bmi::config::HandleConfig;
-use bmi::group::{GroupError, Groups};
+use bmi::group::{GroupError, Groups, Lane};
 use bmi::threading::AnyThread;
-use bmi::{Addr, Config, ErrorKind, Handle, OpenOptions};
-use futures_util::future::join;
+use bmi::{Addr, Config, ErrorKind, Handle, MemList, Memory, OpenOptions};
+use futures_util::future::{join, join_all};
 
 use super::{named, options, part, parts};
 
@@ -35,6 +35,33 @@ fn works_at(at: &Addr) {
                 assert!(came?.iter().zip(0..).all(|(came, from)| *came == part(round, from, rank)));
                 group.barrier().await?;
             }
+            // Parts for neighbours alone, in two lanes, in opposite orders at even and odd ranks.
+            let lanes = [group.lane(), group.lane()];
+            let next = (rank + 1) % SIZE;
+            let list = |to: u32| (0..SIZE).map(move |at| if at == to { vec![rank as u8; 70_000] } else { Vec::new() });
+            let neighbour = |lane: &Lane<AnyThread>| {
+                let into: Vec<_> = list((rank + SIZE - 1) % SIZE).map(Memory::from).collect();
+                let lists = into.iter().map(|memory| memory.all().into()).collect();
+                let exchanged = lane.exchange(list(next).map(MemList::from).collect(), lists);
+                async move { exchanged.await.map(|()| into) }
+            };
+            let exchanges = [(rank % 2) as usize, 1 - (rank % 2) as usize].map(|lane| neighbour(&lanes[lane]));
+            for came in join_all(exchanges).await {
+                let from = (rank + SIZE - 1) % SIZE;
+                assert!(came?[from as usize].to_vec() == [from as u8; 70_000]);
+            }
+            let aborted = async {
+                // Others may be told before they have seen the end of the meeting.
+                let aborted = groups.meet(at, rank, SIZE, options()).await?;
+                let lane = aborted.lane();
+                if rank == 1 {
+                    lane.abort("it has seen enough");
+                }
+                lane.barrier().await
+            };
+            let error = aborted.await.expect_err("one has aborted");
+            assert!(error.to_string().contains("it has seen enough"), "{error}");
+            assert_eq!(named(&error), Some(1), "{error}");
             let second = groups.meet(at, rank, SIZE, options()).await?;
             group.leave().await?;
             if rank == SIZE - 1 {
