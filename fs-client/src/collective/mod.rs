@@ -171,23 +171,34 @@ impl<S: Threading> File<S> {
     }
 }
 
-/// Ends the group unless the operation comes to its end.
-struct Unfinished<'a, S: Threading>(Option<&'a Lane<S>>);
+/// An operation in its lane. Ends the group unless it comes to its end.
+struct Unfinished<S: Threading> {
+    lane: Lane<S>,
+    is_over: bool,
+}
 
-impl<S: Threading> Drop for Unfinished<'_, S> {
+impl<S: Threading> Drop for Unfinished<S> {
     fn drop(&mut self) {
-        if let Some(lane) = self.0 {
-            lane.abort("a collective operation was dropped before its end");
+        if !self.is_over {
+            self.lane.abort("a collective operation was dropped before its end");
         }
     }
 }
 
 impl<S: Threading> Part<S> {
-    async fn run(self, lane: Lane<S>, options: CollectiveOptions) -> Result<Done, CollectiveError> {
-        let mut unfinished = Unfinished(Some(&lane));
-        let told = self.carry_out(&lane, &options).await?;
-        unfinished.0 = None;
-        told
+    /// Begins. The others count on it from now on, also if the future is never polled.
+    fn run(
+        self,
+        lane: Lane<S>,
+        options: CollectiveOptions,
+    ) -> impl Future<Output = Result<Done, CollectiveError>> + use<S> {
+        let begun = Unfinished { lane, is_over: false };
+        async move {
+            let mut unfinished = begun;
+            let told = self.carry_out(&unfinished.lane, &options).await?;
+            unfinished.is_over = true;
+            told
+        }
     }
 
     /// Returns the range of the stream that this member accesses.

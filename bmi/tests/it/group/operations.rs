@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use bmi::group::{Groups, Lane};
-use bmi::{Config, MemList, Memory};
+use bmi::{MemList, Memory};
 use bmi_sim::Rng;
 use futures_util::future::{join, join_all};
 
@@ -198,69 +197,6 @@ fn a_world_with_a_group_repeats_itself() {
     };
     assert_eq!(digest(1), digest(1));
     assert_ne!(digest(1), digest(2));
-}
-
-/// Two lanes, in the opposite order at every other member.
-#[test]
-fn operations_of_lanes_are_independent() {
-    for seed in 0..10 {
-        let results = Cluster::new(seed, 5).run_group(|group, _, _| async move {
-            let (first, second) = (group.lane(), group.lane());
-            assert_eq!((first.number(), second.number()), (1, 2));
-            let gather = async |lane: &Lane, salt: u8| lane.all_gather(&[lane.rank() as u8, salt]).await;
-            let (one, other) = match group.rank() % 2 {
-                0 => (gather(&first, 1).await, gather(&second, 2).await),
-                _ => {
-                    let (other, one) = futures_util::future::join(gather(&second, 2), gather(&first, 1)).await;
-                    (one, other)
-                }
-            };
-            // A lane that is dropped is forgotten.
-            drop(first);
-            group.barrier().await.expect("the group goes on");
-            (group, (one.expect("all do it"), other.expect("all do it")))
-        });
-        for (one, other) in results {
-            let of = |salt| (0..5).map(|rank| vec![rank, salt]).collect::<Vec<_>>();
-            assert_eq!(
-                (one, other),
-                (of(1).into_iter().map(Into::into).collect(), of(2).into_iter().map(Into::into).collect())
-            );
-        }
-    }
-}
-
-/// Members connect only to those that they exchange something with.
-#[test]
-fn nothing_is_sent_for_an_empty_part() {
-    let cluster = Cluster::new(3, 9);
-    let place = cluster.place();
-    let ends = cluster.run(|rank, node| {
-        let place = place.clone();
-        async move {
-            let endpoint = node.endpoint(Config::named("member")).expect("the node is up");
-            let groups = Groups::new(&endpoint);
-            groups.listen(&node.addr(1)).expect("the port is free");
-            let group = groups.meet(&place, rank, 9, options()).await.expect("they meet");
-            let before = endpoint.resource_usage().peers;
-            // Each sends to the next but two. Unless one is rank 0, a barrier does not connect
-            // these.
-            let (to, from) = ((rank + 3) % 9, (rank + 6) % 9);
-            let lists = |of: u32, bytes: Vec<u8>| {
-                (0..9).map(move |at| if at == of { bytes.clone().into() } else { MemList::default() })
-            };
-            let into: Vec<MemList> = lists(from, vec![0; 3]).collect();
-            group.exchange(lists(to, vec![rank as u8; 3]).collect(), into.clone()).await.expect("they agree");
-            assert_eq!(into[from as usize].to_vec(), [from as u8; 3]);
-            let more = endpoint.resource_usage().peers - before;
-            group.leave().await.expect("they leave");
-            more
-        }
-    });
-    for (rank, more) in (0..).zip(ends) {
-        let met = [(rank + 3) % 9, (rank + 6) % 9].into_iter().filter(|other| rank == 0 || *other == 0).count();
-        assert_eq!(more, Some(2 - met), "rank {rank}");
-    }
 }
 
 /// A member that gives up tells all others, whatever they wait for.

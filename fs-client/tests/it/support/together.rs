@@ -225,7 +225,10 @@ pub async fn dropped<S: Threading>(client: &Client<S>, group: &Group<S>, create:
     let memory = piece.filled(1);
     let write = file.write_all(group, &piece.view, 0, piece.typed(&memory), CollectiveOptions::default());
     if group.rank() == 1 {
-        return drop(write);
+        // It was not even polled.
+        drop(write);
+        group.barrier().await.unwrap_err();
+        return;
     }
     let error = write.await.unwrap_err();
     let CollectiveError::Group(GroupError::Member { rank: 1, .. }) = error else { panic!("{error}") };

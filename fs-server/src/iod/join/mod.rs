@@ -38,7 +38,6 @@ mod units;
 use std::any::Any;
 use std::pin::pin;
 
-use bmi::config::ServiceClass;
 use bmi::hooks::{mutated, mutated_each, steps};
 use bmi::memory::zone::Lease;
 use bmi::paths::Direction;
@@ -51,7 +50,7 @@ use self::units::{Next, Part, Unit, Waiting, Work};
 use super::places::Places;
 use super::transfer::is_small;
 use super::{Client, Iod, check_data};
-use crate::service::{Answer, Context, ReadData};
+use crate::service::{Answer, Context, Handler, ReadData};
 use crate::store::{DataStore, Lends, StoreHandle};
 
 /// Ranges that are written at once.
@@ -136,8 +135,7 @@ impl<S: StoreHandle> Iod<S> {
                 None => {
                     let lease = self.lease(context, total, total - at).await?;
                     let slice = lease.slice(lease.len().min((total - at) as usize));
-                    let class = if small { ServiceClass::Message } else { ServiceClass::Bulk };
-                    let options = Options::by(context.deadline).class(class);
+                    let options = Options::by(context.deadline).class(self.class(total));
                     self.at_network(context, small, || call.fetch(at, &slice, options)).await?;
                     (MemList::from(slice), Some(lease))
                 }
@@ -214,8 +212,7 @@ impl<S: StoreHandle> Iod<S> {
             }
             let len = into.len() as u64;
             if lease.is_some() {
-                let class = if small { ServiceClass::Message } else { ServiceClass::Bulk };
-                let options = Options::by(context.deadline).class(class);
+                let options = Options::by(context.deadline).class(self.class(total));
                 self.at_network(context, small, || call.store(at, into, options)).await?;
             }
             at += len;
@@ -225,8 +222,7 @@ impl<S: StoreHandle> Iod<S> {
 
     /// Returns a staging buffer for `len` of `total` bytes of a request, or for fewer.
     async fn lease(&self, context: &Context, total: u64, len: u64) -> Result<Lease<Client>, FsError> {
-        let (client, small) = (self.client(context.peer), is_small(&self.zones, total));
-        let class = if small { ServiceClass::Message } else { ServiceClass::Bulk };
+        let (client, class) = (self.client(context.peer), self.class(total));
         let most = (self.zones.unit(client, total, self.settings.unit) as u64).min(len);
         Ok(self.zones.take(&self.buffers, client, class, most as usize, self.endpoint.now()).await?)
     }
