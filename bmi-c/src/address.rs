@@ -29,6 +29,8 @@ pub(crate) struct Address {
     incoming: bool,
     /// What the program has counted up.
     counted: i64,
+    /// Something was sent, and nothing has come since.
+    pub(crate) awaits: bool,
 }
 
 pub(crate) struct Addresses {
@@ -62,7 +64,7 @@ impl Addresses {
 
     fn insert(&mut self, text: CString, addr: Addr, peer: Option<PeerId>, incoming: bool) -> Key {
         let host = CString::new(addr.host()).unwrap_or_default();
-        self.table.insert(Address { addr, text, host, peer, incoming, counted: 0 })
+        self.table.insert(Address { addr, text, host, peer, incoming, counted: 0, awaits: false })
     }
 
     /// Returns the address of a peer that has sent an unexpected message, and counts it if `counts`.
@@ -80,10 +82,25 @@ impl Addresses {
             }
             key
         });
-        if counts && let Some(address) = self.table.get_mut(key) {
-            address.counted += 1;
+        if let Some(address) = self.table.get_mut(key) {
+            address.awaits = false;
+            address.counted += i64::from(counts);
         }
         key
+    }
+
+    /// Notes that a message was sent to an address, or has come from it.
+    #[inline]
+    pub(crate) fn note(&mut self, key: Key, sent: bool) {
+        if let Some(address) = self.table.get_mut(key) {
+            address.awaits = sent;
+        }
+    }
+
+    /// Returns true if a peer that is connected may not have taken what was sent last.
+    pub(crate) fn await_one(&self) -> bool {
+        let awaits = |key: &Key| self.table.get(*key).is_some_and(|address| address.awaits);
+        self.by_peer.values().any(awaits)
     }
 
     /// Returns the peer of an address, and connects if there is none.

@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bmi::driver::MonotonicClock;
-use bmi::{Addr, Clock, OpenOptions, Options, Scheme, Time};
+use bmi::{Addr, Clock, OpenOptions, Options, PeerEvent, Scheme, Time};
 
 use crate::address::{self, Addresses};
 use crate::handle::{Contexts, Key};
@@ -21,6 +21,8 @@ use crate::turn::Turn;
 pub(crate) const SCHEMES: [Scheme; 3] = [Scheme::Tcp, Scheme::Shm, Scheme::Ib];
 /// How long `BMI_finalize` waits until what was posted has left.
 const LEAVE: Duration = Duration::from_secs(2);
+/// How long it waits for a peer that has not answered the last message to leave first.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// A flag of `BMI_initialize`: this process listens.
 pub(crate) const INIT_SERVER: c_int = 1;
@@ -247,8 +249,18 @@ impl Library {
     }
 }
 
-/// Ends the connections of a transport, after what was posted has left.
+/// Ends the connections of a transport, after what was posted has left. A peer loses messages that
+/// its program has not taken when the connection ends. So a peer that has not answered the last
+/// message may leave first, for a while.
 fn leave(mut port: Port, clock: MonotonicClock, until: Time) {
+    let linger = (clock.now() + LINGER).min(until);
+    while port.addresses.await_one()
+        && let Ok(event) = port.engine.wait_until(&clock, linger, |engine| engine.poll_event())
+    {
+        if let PeerEvent::Lost { peer, .. } = event {
+            port.addresses.lose(peer);
+        }
+    }
     let peers = port.addresses.peers();
     let ending: Vec<_> =
         peers.into_iter().filter_map(|peer| port.engine.disconnect(peer, Options::by(until)).ok()).collect();

@@ -38,6 +38,8 @@ pub(crate) struct Operation {
     op: Option<OpId>,
     pub(crate) context: usize,
     pub(crate) user: usize,
+    address: Key,
+    kind: Kind,
     /// How it ended, and its bytes.
     pub(crate) ended: Option<(Result<(), ErrorKind>, u64)>,
 }
@@ -122,6 +124,9 @@ impl Port {
     fn end(&mut self, key: Key, status: Result<(), ErrorKind>, len: u64) {
         let Some(operation) = self.ops.get_mut(key) else { return };
         operation.ended = Some((status, len));
+        if operation.kind == Kind::Receive && status.is_ok() {
+            self.addresses.note(operation.address, false);
+        }
         let queue = &mut self.queues[operation.context];
         queue.live += 1;
         queue.keys.push_back(key);
@@ -169,7 +174,7 @@ impl Port {
         (context, user): (usize, usize),
     ) -> Outcome<Result<Key, u64>> {
         let peer = self.addresses.connected(address, &mut self.engine)?;
-        let key = self.ops.insert(Operation { op: None, context, user, ended: None });
+        let key = self.ops.insert(Operation { op: None, context, user, address, kind, ended: None });
         let options = Options::default().user(key.0);
         let posted = match kind {
             Kind::Send => self.engine.post_send(peer, tag, list, options),
@@ -177,6 +182,9 @@ impl Port {
             Kind::Receive => self.engine.post_recv(peer, tag, list, options),
         };
         self.has_posted = true;
+        if kind != Kind::Receive {
+            self.addresses.note(address, true);
+        }
         let begins = kind != Kind::Receive && !std::mem::replace(&mut self.is_in_burst, true);
         let leaves = begins || turn.is_asleep();
         let result = match posted {

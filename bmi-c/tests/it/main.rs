@@ -1,0 +1,4 @@
+#[test]
+fn t() { 
+    println!("{:?}", std::env::current_exe());
+}
