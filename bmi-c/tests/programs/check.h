@@ -28,11 +28,11 @@
 #define IS(value, expected)                                                                        \
     do                                                                                             \
     {                                                                                              \
-        long long found = (value), wanted = (expected);                                            \
-        if (found != wanted)                                                                       \
+        long long value_ = (value), is_ = (expected);                                              \
+        if (value_ != is_)                                                                         \
         {                                                                                          \
-            fprintf(stderr, "%s:%d: %s is %lld (%s), not %s\n", __FILE__, __LINE__, #value, found, \
-                    bmi_status_string((int)found), #expected);                                     \
+            fprintf(stderr, "%s:%d: %s is %lld (%s), not %s\n", __FILE__, __LINE__, #value, \
+                    value_, bmi_status_string((int)value_), #expected);                            \
             _exit(1);                                                                              \
         }                                                                                          \
     } while (0)
