@@ -24,6 +24,10 @@ use crate::handle::{CONTEXTS, Key, Table};
 use crate::number::{Number, Outcome};
 use crate::turn::Turn;
 
+/// Polls between two looks at the clock, which take as long as a poll that finds nothing. A deadline
+/// may be noticed this many polls late.
+const CLOCK_EVERY: u32 = 16;
+
 /// What is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -58,6 +62,8 @@ pub(crate) struct Port {
     pub(crate) addresses: Addresses,
     pub(crate) inbox: VecDeque<Unexpected>,
     clock: MonotonicClock,
+    now: Time,
+    polls: u32,
     queues: [Queue; CONTEXTS],
     completions: Vec<Completion>,
     /// Something was posted since the last poll.
@@ -77,6 +83,8 @@ impl Port {
             addresses: Addresses::new(),
             inbox: VecDeque::new(),
             clock,
+            now: clock.now(),
+            polls: 0,
             queues: std::array::from_fn(|_| Queue::default()),
             completions: Vec::new(),
             has_posted: false,
@@ -92,21 +100,30 @@ impl Port {
     }
 
     fn progress(&mut self, turn: &Turn) {
-        self.engine.poll(self.clock.now());
+        if self.polls.is_multiple_of(CLOCK_EVERY) {
+            self.now = self.clock.now();
+        }
+        self.polls = self.polls.wrapping_add(1);
+        let worked = self.engine.poll(self.now);
         self.has_posted = false;
-        self.engine.poll_all(&mut self.completions);
-        let mut news = !self.completions.is_empty();
-        for completion in std::mem::take(&mut self.completions).drain(..) {
-            self.end(Key(completion.user), completion.status, completion.len);
-        }
-        while let Some(event) = self.engine.poll_event() {
-            if let PeerEvent::Lost { peer, .. } = event {
-                self.addresses.lose(peer);
+        let mut news = self.engine.poll_all(&mut self.completions) > 0;
+        if news {
+            let mut completions = std::mem::take(&mut self.completions);
+            for completion in completions.drain(..) {
+                self.end(Key(completion.user), completion.status, completion.len);
             }
+            self.completions = completions;
         }
-        while let Some(message) = self.engine.poll_unexpected() {
-            self.inbox.push_back(message);
-            news = true;
+        if worked || news {
+            while let Some(event) = self.engine.poll_event() {
+                if let PeerEvent::Lost { peer, .. } = event {
+                    self.addresses.lose(peer);
+                }
+            }
+            while let Some(message) = self.engine.poll_unexpected() {
+                self.inbox.push_back(message);
+                news = true;
+            }
         }
         if news {
             turn.announce();
@@ -220,6 +237,8 @@ impl Port {
             return None;
         }
         let until = self.engine.next_deadline().map_or(until, |at| at.min(until));
+        // The poll after the sleep has the time.
+        self.polls = 0;
         self.sleeps = Some(until);
         Some((self.engine.event_fd()?.as_raw_fd(), until))
     }

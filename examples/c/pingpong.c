@@ -153,10 +153,12 @@ int main(int argc, char **argv)
     request.bytes = argc > 4 ? atoi(argv[4]) : 8;
     if (is_server)
     {
-        char method[16] = "bmi_";
+        char method[16];
 
-        snprintf(method + 4, sizeof method - 4, "%.*s", (int)strcspn(argv[2], ":"), argv[2]);
+        snprintf(method, sizeof method, "bmi_%.*s", (int)strcspn(argv[2], ":"), argv[2]);
         check(BMI_initialize(method, argv[2], BMI_INIT_SERVER, NULL), "initialise");
+        printf("listening\n");
+        fflush(stdout);
     }
     else
     {

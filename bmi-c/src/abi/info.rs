@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use bmi::Memory;
+use bmi::{Memory, Scheme};
 
 use super::{Out, guard, guard_pointer};
 use crate::handle::Key;
@@ -38,7 +38,8 @@ extern "C" fn BMI_memalloc(addr: i64, size: i64, send_recv: c_int) -> *mut c_voi
         check_op_type(send_recv)?;
         let (index, key) = Key::of_id(addr).ok_or(Number::EINVAL)?;
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(Number::EINVAL)?;
-        let memory = Memory::zeroed(len)?;
+        // Processes of one host read and write such memory without the kernel.
+        let memory = if SCHEMES[index] == Scheme::Shm { Memory::shareable(len)? } else { Memory::zeroed(len)? };
         // What cannot be registered is copied by the operations.
         let region = LIBRARY.with(index, |port| {
             port.addresses.get(key)?;

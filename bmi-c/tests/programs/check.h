@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -128,6 +129,19 @@ static inline struct BMI_unexpected_info unexpected(void)
     return info;
 }
 
+/* Starts a child that ends with this process, and both after a minute. */
+static inline pid_t start_child(void)
+{
+    pid_t child = fork();
+
+    alarm(60);
+    if (child == 0)
+    {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    }
+    return child;
+}
+
 /* Runs a server in this process and a client in a child, after the server listens. */
 static inline void pair(const char *address, void (*serve)(void), void (*call)(const char *))
 {
@@ -136,7 +150,7 @@ static inline void pair(const char *address, void (*serve)(void), void (*call)(c
     pid_t client;
 
     IS(pipe(ready), 0);
-    client = fork();
+    client = start_child();
     if (client == 0)
     {
         close(ready[1]);

@@ -1,0 +1,77 @@
+//! The compiler, the linker, and the libraries that cargo has built.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::LazyLock;
+
+/// How a program is linked with the library.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Link {
+    Shared,
+    Static,
+}
+
+/// Returns the root of the workspace.
+pub(crate) fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Returns the folder of the libraries: `libbmi.a`, `libbmi.so.0`, and `libbmi.so`, which leads to
+/// it. It goes when the process ends, but for what a process that was killed leaves.
+pub(crate) fn built() -> &'static Path {
+    static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
+        use std::os::unix::fs::{DirBuilderExt, symlink};
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bmi-c-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::DirBuilder::new().mode(0o700).create(dir.join("sockets")).unwrap();
+        // Cargo adds a number to the name. The last one that it has made is that of this test.
+        let test = std::env::current_exe().unwrap();
+        let files = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|file| file.unwrap().path());
+        let is_archive = |path: &PathBuf| {
+            let name = path.file_name().unwrap().to_string_lossy();
+            name.starts_with("libbmi_c-") && name.ends_with(".a")
+        };
+        let archive = files.filter(is_archive).max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap();
+        symlink(archive, dir.join("libbmi.a")).unwrap();
+        let link = root().join("bmi-c/link-shared.sh");
+        output(Command::new(link).args([dir.join("libbmi.a"), dir.join("libbmi.so.0")]));
+        symlink("libbmi.so.0", dir.join("libbmi.so")).unwrap();
+        dir
+    });
+    &BUILT
+}
+
+/// Compiles a program of the tree. Warnings are errors.
+pub(crate) fn compile(source: &str, defines: &[&str], link: Link) -> PathBuf {
+    let source = root().join(source);
+    let name = source.file_stem().unwrap().to_string_lossy();
+    let kind = if link == Link::Shared { "shared" } else { "static" };
+    let program = built().join(format!("{name}-{kind}{}", defines.join("-")));
+    let mut command = Command::new("cc");
+    command.args(["-Wall", "-Wextra", "-Werror", "-O1", "-g", "-std=gnu11", "-o"]).arg(&program);
+    command.args(defines.iter().map(|define| format!("-D{define}"))).arg(&source);
+    for include in ["bmi-c/include", "bmi-c/tests/programs"] {
+        command.arg("-I").arg(root().join(include));
+    }
+    match link {
+        Link::Shared => command.arg("-L").arg(built()).arg("-lbmi").arg(format!("-Wl,-rpath,{}", built().display())),
+        // As `bmi.pc` lists them.
+        Link::Static => command.arg(built().join("libbmi.a")).args(["-lgcc_s", "-lutil", "-lrt", "-lm", "-ldl"]),
+    };
+    output(command.arg("-lpthread"));
+    program
+}
+
+/// Runs a command to its end and returns what it prints. Panics unless it ends well.
+pub(crate) fn output(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {}\n{said}{complained}", output.status);
+    said.into_owned()
+}
+
+/// Returns true if there is such a program.
+pub(crate) fn is_there(program: &str) -> bool {
+    let version = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    version.is_ok_and(|status| status.success())
+}
