@@ -9,8 +9,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 
-use bmi::{Addr, Options, PeerId};
 use bmi::polled::Engine;
+use bmi::{Addr, Options, PeerId};
 
 use crate::handle::{Key, Table};
 use crate::number::{Number, Outcome};

@@ -1,9 +1,10 @@
 //! A transport that is open: its engine, the operations of the program, and its addresses. Behind a
 //! lock; driven by the calls of the program.
 //!
-//! **Sends.** A send that ends at its post has left this process when the call returns 1: the engine
-//! is polled for it. Sends that follow before the next test are handed over together with that test,
-//! and end there (the call returns 0). So a burst of small messages takes few system calls.
+//! **Sends.** A send that ends at its post has left this process when the call returns 1: the
+//! engine is polled for it. Sends that follow before the next test are handed over together with
+//! that test, and end there (the call returns 0). So a burst of small messages takes few system
+//! calls.
 //!
 //! **Invariants**
 //! 1. An operation is in the table from its post until the program has been told of its end.
@@ -24,8 +25,8 @@ use crate::handle::{CONTEXTS, Key, Table};
 use crate::number::{Number, Outcome};
 use crate::turn::Turn;
 
-/// Polls between two looks at the clock, which take as long as a poll that finds nothing. A deadline
-/// may be noticed this many polls late.
+/// Polls between two looks at the clock, which take as long as a poll that finds nothing. A
+/// deadline may be noticed this many polls late.
 const CLOCK_EVERY: u32 = 16;
 
 /// What is posted.
@@ -180,8 +181,8 @@ impl Port {
         None
     }
 
-    /// Posts an operation to an address. Returns the operation to test, or the bytes of one that has
-    /// ended.
+    /// Posts an operation to an address. Returns the operation to test, or the bytes of one that
+    /// has ended.
     pub(crate) fn post(
         &mut self,
         turn: &Turn,
@@ -230,8 +231,8 @@ impl Port {
         result
     }
 
-    /// Gets ready for the sleep of the thread that waits. Returns the descriptor to sleep on, and when
-    /// to wake. `None` if there is something to do.
+    /// Gets ready for the sleep of the thread that waits. Returns the descriptor to sleep on, and
+    /// when to wake. `None` if there is something to do.
     pub(crate) fn arm(&mut self, waker: &Waker, until: Time) -> Option<(RawFd, Time)> {
         if self.has_posted || self.engine.arm(waker) == Armed::Busy {
             return None;

@@ -1,9 +1,10 @@
 //! How threads wait in test calls. One of them, the *leader*, polls all transports, and sleeps on
 //! their descriptors. The others wait until something has ended, or until they become the leader.
 //!
-//! **Protocol.** Whoever finds news (an operation that ended, an unexpected message) raises `epoch`,
-//! wakes those that wait, and rings for the leader if that sleeps. A thread reads `epoch` before it
-//! looks for what it waits for, and waits only while `epoch` is the same. So no news is missed.
+//! **Protocol.** Whoever finds news (an operation that ended, an unexpected message) raises
+//! `epoch`, wakes those that wait, and rings for the leader if that sleeps. A thread reads `epoch`
+//! before it looks for what it waits for, and waits only while `epoch` is the same. So no news is
+//! missed.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -76,7 +76,10 @@ unsafe extern "C" fn BMI_test(
         let mut taken = None;
         LIBRARY.wait(max_idle_time_ms, || {
             for other in LIBRARY.open_ports().filter(|other| *other != index) {
-                LIBRARY.with(other, |port| Ok(port.test(turn)))?;
+                LIBRARY.with(other, |port| {
+                    port.test(turn);
+                    Ok(())
+                })?;
             }
             taken = LIBRARY.with(index, |port| {
                 port.test(turn);
@@ -124,7 +127,10 @@ unsafe extern "C" fn BMI_testsome(
         let mut found = 0;
         LIBRARY.wait(max_idle_time_ms, || {
             for index in LIBRARY.open_ports() {
-                LIBRARY.with(index, |port| Ok(port.test(turn)))?;
+                LIBRARY.with(index, |port| {
+                    port.test(turn);
+                    Ok(())
+                })?;
             }
             for (at, id) in (0..).zip(ids) {
                 let Some((index, key)) = Key::of_id(*id) else { continue };

@@ -48,8 +48,7 @@ impl Post {
         let list = unsafe { LIBRARY.allocations.list(pieces, buffer_type == 0, is_written) };
         let tag = u64::from(self.class) << 32 | u64::from(self.tag.cast_unsigned());
         let user = self.user.expose_provenance();
-        let posted =
-            LIBRARY.with(index, |port| port.post(turn, self.kind, (address, tag), list, (context, user)))?;
+        let posted = LIBRARY.with(index, |port| port.post(turn, self.kind, (address, tag), list, (context, user)))?;
         match posted {
             Ok(key) => {
                 // SAFETY: as above.

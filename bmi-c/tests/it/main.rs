@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::Command;
 
 use testbed::process::Process;
-use toolchain::{Link, compile, output, built, root};
+use toolchain::{Link, built, compile, output, root};
 
 /// Returns an address of each kind at which nobody listens.
 fn addresses() -> [String; 2] {
@@ -84,7 +84,8 @@ fn exported_symbols_are_those_of_the_header() {
         // A function is a name before a parenthesis, outside of comments and macros.
         let code = text.split("*/").map(|part| part.split("/*").next().unwrap_or_default()).collect::<String>();
         let lines = code.lines().filter(|line| !line.starts_with([' ', '#', 's', 't']));
-        let names = lines.filter_map(|line| line.split_once('(')).filter_map(|(name, _)| name.split([' ', '*']).next_back());
+        let names =
+            lines.filter_map(|line| line.split_once('(')).filter_map(|(name, _)| name.split([' ', '*']).next_back());
         declared.extend(names.map(str::to_owned));
     }
     let mut mapped = words(&read("bmi.map"), is_symbol);
@@ -92,7 +93,8 @@ fn exported_symbols_are_those_of_the_header() {
     mapped.extend(words(&read("bmi.map"), |word| word.starts_with("bmi_")));
     assert_eq!(declared, mapped, "the headers, and bmi.map");
     let symbols = output(Command::new("nm").args(["-D", "--defined-only"]).arg(built().join("libbmi.so.0")));
-    let exported = symbols.lines().filter_map(|line| line.split(' ').nth(2)).filter(|name| !name.starts_with("BMI_0.1"));
+    let exported =
+        symbols.lines().filter_map(|line| line.split(' ').nth(2)).filter(|name| !name.starts_with("BMI_0.1"));
     let exported: BTreeSet<_> = exported.map(|name| name.strip_suffix("@@BMI_0.1").expect(name).to_owned()).collect();
     assert_eq!(declared, exported, "the headers, and the library");
 }
@@ -136,7 +138,14 @@ fn memcheck_finds_nothing() {
         return;
     }
     let pingpong = compile("examples/c/pingpong.c", &[], Link::Shared);
-    let memcheck = ["valgrind", "-q", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+    let memcheck = [
+        "valgrind",
+        "-q",
+        "--error-exitcode=9",
+        "--leak-check=full",
+        "--show-leak-kinds=definite",
+        "--errors-for-leak-kinds=definite",
+    ];
     let [tcp, _] = addresses();
     assert!(example(&pingpong, &memcheck, &tcp, &["5", "100000"]).contains("5 rounds"));
 }

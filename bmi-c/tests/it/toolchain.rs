@@ -1,5 +1,7 @@
 //! The compiler, the linker, and the libraries that cargo has built.
 
+use std::fs::{self, DirBuilder, File};
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -17,28 +19,40 @@ pub(crate) fn root() -> &'static Path {
 }
 
 /// Returns the folder of the libraries: `libbmi.a`, `libbmi.so.0`, and `libbmi.so`, which leads to
-/// it. It goes when the process ends, but for what a process that was killed leaves.
+/// it. The processes of a run share it.
 pub(crate) fn built() -> &'static Path {
     static BUILT: LazyLock<PathBuf> = LazyLock::new(|| {
-        use std::os::unix::fs::{DirBuilderExt, symlink};
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bmi-c-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        std::fs::DirBuilder::new().mode(0o700).create(dir.join("sockets")).unwrap();
-        // Cargo adds a number to the name. The last one that it has made is that of this test.
-        let test = std::env::current_exe().unwrap();
-        let files = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|file| file.unwrap().path());
-        let is_archive = |path: &PathBuf| {
-            let name = path.file_name().unwrap().to_string_lossy();
-            name.starts_with("libbmi_c-") && name.ends_with(".a")
-        };
-        let archive = files.filter(is_archive).max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap();
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bmi-c");
+        let lock = File::create(dir.with_extension("lock")).unwrap();
+        lock.lock().unwrap();
+        let archive = archive();
+        let made_of = format!("{archive:?} {:?}", archive.metadata().unwrap().modified().unwrap());
+        if fs::read_to_string(dir.join("made-of")).is_ok_and(|text| text == made_of) {
+            return dir;
+        }
+        // There may be none, or one of an earlier library.
+        let _ = fs::remove_dir_all(&dir);
+        DirBuilder::new().mode(0o700).recursive(true).create(dir.join("sockets")).unwrap();
         symlink(archive, dir.join("libbmi.a")).unwrap();
         let link = root().join("bmi-c/link-shared.sh");
         output(Command::new(link).args([dir.join("libbmi.a"), dir.join("libbmi.so.0")]));
         symlink("libbmi.so.0", dir.join("libbmi.so")).unwrap();
+        fs::write(dir.join("made-of"), made_of).unwrap();
         dir
     });
     &BUILT
+}
+
+/// Returns the library that belongs to this test. Cargo adds a number to the name; the last one
+/// that it has made is the one.
+fn archive() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let files = fs::read_dir(test.parent().unwrap()).unwrap().map(|file| file.unwrap().path());
+    let is_archive = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with("libbmi_c-") && name.ends_with(".a")
+    };
+    files.filter(is_archive).max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
 }
 
 /// Compiles a program of the tree. Warnings are errors.

@@ -64,8 +64,8 @@ static void call(const char *address, int number, int ready)
 
     begin_client();
     IS(BMI_addr_lookup(&server, address, NULL), 0);
-    IS(sent_unexpected(server, &number, sizeof number, 0), 0);
     IS(write(ready, "", 1), 1);
+    IS(sent_unexpected(server, &number, sizeof number, 0), 0);
     received(server, &byte, 1, 2);
 }
 
