@@ -67,7 +67,8 @@ impl Addresses {
         self.table.insert(Address { addr, text, host, peer, incoming, counted: 0, awaits: false })
     }
 
-    /// Returns the address of a peer that has sent an unexpected message, and counts it if `counts`.
+    /// Returns the address of a peer that has sent an unexpected message, and counts it if
+    /// `counts`.
     pub(crate) fn of_peer(&mut self, peer: PeerId, engine: &Engine, counts: bool) -> Key {
         let known = self.by_peer.get(&peer).copied();
         let key = known.unwrap_or_else(|| {

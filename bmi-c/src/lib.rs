@@ -12,8 +12,8 @@
 //! | `memory` | the program's buffers |
 //! | `handle`, `number` | the numbers of things, and of errors |
 //!
-//! **Threads.** The library has no thread. The calls of the program drive the transports, one thread
-//! at a time for each.
+//! **Threads.** The library has no thread. The calls of the program drive the transports, one
+//! thread at a time for each.
 
 mod abi;
 mod address;

@@ -234,8 +234,8 @@ impl Library {
         turn.wait(*clock, idle_ms, look, |until| self.arm(turn, until))
     }
 
-    /// Gets all transports ready for a sleep. Returns their descriptors, and when to wake. `None` if
-    /// there is something to do.
+    /// Gets all transports ready for a sleep. Returns their descriptors, and when to wake. `None`
+    /// if there is something to do.
     fn arm(&self, turn: &Turn, until: Time) -> Option<(Vec<libc::pollfd>, Time)> {
         let mut fds = Vec::with_capacity(SCHEMES.len() + 1);
         let mut wake_at = until;
