@@ -41,7 +41,7 @@ pub(crate) static LIBRARY: Library = Library {
     slots: [const { Slot { is_open: AtomicBool::new(false), port: Mutex::new(None) } }; SCHEMES.len()],
     counts: AtomicBool::new(false),
     contexts: Contexts::new(),
-    allocations: Allocations::new(),
+    orphans: Mutex::new(Allocations::new()),
     messages: Mutex::new(BTreeSet::new()),
     parts: OnceLock::new(),
 };
@@ -54,7 +54,8 @@ pub(crate) struct Library {
     /// Unexpected messages count addresses up.
     counts: AtomicBool,
     pub(crate) contexts: Contexts,
-    pub(crate) allocations: Allocations,
+    /// Memory of `BMI_memalloc` whose transports have ended.
+    pub(crate) orphans: Mutex<Allocations>,
     /// The buffers of unexpected messages that the program has.
     pub(crate) messages: Mutex<BTreeSet<usize>>,
     parts: OnceLock<Parts>,
@@ -167,8 +168,10 @@ impl Library {
         parts.turn.announce();
         let until = parts.clock.now() + LEAVE;
         let ports: Vec<_> = self.slots.iter().filter_map(|slot| slot.port.lock().ok()?.take()).collect();
-        self.allocations.unregister();
-        ports.into_iter().for_each(|port| leave(port, parts.clock, until));
+        for mut port in ports {
+            let allocations = leave(&mut port, parts.clock, until);
+            locked(&self.orphans).take_over(allocations);
+        }
     }
 
     /// Returns whether unexpected messages count addresses up.
@@ -251,8 +254,8 @@ impl Library {
 
 /// Ends the connections of a transport, after what was posted has left. A peer loses messages that
 /// its program has not taken when the connection ends. So a peer that has not answered the last
-/// message may leave first, for a while.
-fn leave(mut port: Port, clock: MonotonicClock, until: Time) {
+/// message may leave first, for a while. Returns the memory of the program.
+fn leave(port: &mut Port, clock: MonotonicClock, until: Time) -> Allocations {
     let linger = (clock.now() + LINGER).min(until);
     while port.addresses.await_one()
         && let Ok(event) = port.engine.wait_until(&clock, linger, |engine| engine.poll_event())
@@ -268,6 +271,7 @@ fn leave(mut port: Port, clock: MonotonicClock, until: Time) {
         // The connection may be gone already.
         let _ = port.engine.wait(op, &clock, until);
     }
+    std::mem::take(&mut port.allocations)
 }
 
 /// Notes in a child that its parent had initialised the library.

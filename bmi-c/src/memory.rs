@@ -8,7 +8,6 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bmi::memory::MemoryRegion;
 use bmi::{MemList, MemSlice, Memory};
@@ -38,40 +37,35 @@ impl Piece {
     }
 }
 
-/// What `BMI_memalloc` has given.
-pub(crate) struct Allocations(Mutex<BTreeMap<usize, (Memory, Option<MemoryRegion>)>>);
+/// What `BMI_memalloc` has given for the peers of one transport.
+#[derive(Default)]
+pub(crate) struct Allocations(BTreeMap<usize, (Memory, Option<MemoryRegion>)>);
 
 impl Allocations {
     pub(crate) const fn new() -> Allocations {
-        Allocations(Mutex::new(BTreeMap::new()))
+        Allocations(BTreeMap::new())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, (Memory, Option<MemoryRegion>)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn add(&self, memory: Memory, region: Option<MemoryRegion>) -> *mut c_void {
+    pub(crate) fn add(&mut self, memory: Memory, region: Option<MemoryRegion>) -> *mut c_void {
         let ptr = memory.as_ptr();
-        self.lock().insert(ptr.addr(), (memory, region));
+        self.0.insert(ptr.addr(), (memory, region));
         ptr.cast()
     }
 
     /// Removes memory. Operations that still use it keep it.
-    pub(crate) fn remove(&self, ptr: *mut c_void, len: i64) -> Outcome<()> {
-        let mut known = self.lock();
-        let fits = known.get(&ptr.addr()).is_some_and(|(memory, _)| i64::try_from(memory.len()) == Ok(len));
-        let removed = if fits { known.remove(&ptr.addr()) } else { None };
+    pub(crate) fn remove(&mut self, ptr: *mut c_void, len: i64) -> Outcome<()> {
+        let fits = self.0.get(&ptr.addr()).is_some_and(|(memory, _)| i64::try_from(memory.len()) == Ok(len));
+        let removed = if fits { self.0.remove(&ptr.addr()) } else { None };
         removed.map(|_| ()).ok_or(Number::EINVAL)
     }
 
-    /// Ends the registrations: their transports are about to end.
-    pub(crate) fn unregister(&self) {
-        self.lock().values_mut().for_each(|(_, region)| *region = None);
+    /// Takes over the memory of a transport that ends, without its registrations.
+    pub(crate) fn take_over(&mut self, ended: Allocations) {
+        self.0.extend(ended.0.into_iter().map(|(ptr, (memory, _))| (ptr, (memory, None))));
     }
 
     fn find(&self, piece: Piece) -> Option<MemSlice> {
-        let known = self.lock();
-        let (start, (memory, _)) = known.range(..=piece.ptr.addr()).next_back()?;
+        let (start, (memory, _)) = self.0.range(..=piece.ptr.addr()).next_back()?;
         let offset = piece.ptr.addr() - start;
         let fits = offset.checked_add(piece.len).is_some_and(|end| end <= memory.len());
         fits.then(|| memory.slice(offset, piece.len))

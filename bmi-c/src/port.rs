@@ -22,6 +22,7 @@ use bmi::{Clock, Config, Error, ErrorKind, MemList, OpenOptions, Options, PeerEv
 
 use crate::address::Addresses;
 use crate::handle::{CONTEXTS, Key, Table};
+use crate::memory::Allocations;
 use crate::number::{Number, Outcome};
 use crate::turn::Turn;
 
@@ -66,6 +67,7 @@ pub(crate) struct Port {
     ops: Table<Operation>,
     pub(crate) addresses: Addresses,
     pub(crate) inbox: VecDeque<Unexpected>,
+    pub(crate) allocations: Allocations,
     clock: MonotonicClock,
     now: Time,
     polls: u32,
@@ -89,6 +91,7 @@ impl Port {
             ops: Table::new(),
             addresses: Addresses::new(),
             inbox: VecDeque::new(),
+            allocations: Allocations::new(),
             clock,
             now: clock.now(),
             polls: 0,

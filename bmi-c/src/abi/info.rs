@@ -6,7 +6,7 @@ use bmi::{Memory, Scheme};
 
 use super::{Out, guard, guard_pointer};
 use crate::handle::Key;
-use crate::library::{LIBRARY, SCHEMES};
+use crate::library::{LIBRARY, SCHEMES, locked};
 use crate::number::{Number, Outcome};
 
 /// Options of `BMI_set_info` and `BMI_get_info`.
@@ -40,12 +40,12 @@ extern "C" fn BMI_memalloc(addr: i64, size: i64, send_recv: c_int) -> *mut c_voi
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(Number::EINVAL)?;
         // Processes of one host read and write such memory without the kernel.
         let memory = if SCHEMES[index] == Scheme::Shm { Memory::shareable(len)? } else { Memory::zeroed(len)? };
-        // What cannot be registered is copied by the operations.
-        let region = LIBRARY.with(index, |port| {
+        LIBRARY.with(index, |port| {
             port.addresses.get(key)?;
-            Ok(port.engine.register(&memory).ok())
-        })?;
-        Ok(LIBRARY.allocations.add(memory, region))
+            // What cannot be registered is copied by the operations.
+            let region = port.engine.register(&memory).ok();
+            Ok(port.allocations.add(memory, region))
+        })
     })
 }
 
@@ -54,7 +54,11 @@ extern "C" fn BMI_memfree(_addr: i64, buffer: *mut c_void, size: i64, send_recv:
     guard(|| {
         LIBRARY.parts()?;
         check_op_type(send_recv)?;
-        LIBRARY.allocations.remove(buffer, size).map(|()| 0)
+        let remove = |index| LIBRARY.with(index, |port| port.allocations.remove(buffer, size));
+        if LIBRARY.open_ports().any(|index| remove(index).is_ok()) {
+            return Ok(0);
+        }
+        locked(&LIBRARY.orphans).remove(buffer, size).map(|()| 0)
     })
 }
 

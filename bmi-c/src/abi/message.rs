@@ -44,11 +44,13 @@ impl Post {
         let context = LIBRARY.contexts.index(self.context).ok_or(Number::EINVAL)?;
         let (index, address) = Key::of_id(self.addr).ok_or(Number::EPROTO)?;
         let is_written = self.kind == Kind::Receive;
-        // SAFETY: the program leaves the buffers alone until the operation has ended.
-        let list = unsafe { LIBRARY.allocations.list(pieces, buffer_type == 0, is_written) };
         let tag = u64::from(self.class) << 32 | u64::from(self.tag.cast_unsigned());
         let user = self.user.expose_provenance();
-        let posted = LIBRARY.with(index, |port| port.post(turn, self.kind, (address, tag), list, (context, user)))?;
+        let posted = LIBRARY.with(index, |port| {
+            // SAFETY: the program leaves the buffers alone until the operation has ended.
+            let list = unsafe { port.allocations.list(pieces, buffer_type == 0, is_written) };
+            port.post(turn, self.kind, (address, tag), list, (context, user))
+        })?;
         match posted {
             Ok(key) => {
                 // SAFETY: as above.
