@@ -100,7 +100,9 @@ pub use file::{Number, array_type, slice_type};
 pub use fs_proto::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };
-pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
+pub use fs_proto::{
+    Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, Replace, SetAttr,
+};
 pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
 pub use names::{Draft, Publish, ReadDir};
 pub use net::{Endpoints, Route, TransportChoice};

@@ -60,13 +60,15 @@ pub fn request(bytes: &[u8]) {
             check_place(place);
             assert!(avoid.len() <= MAX_SERVERS);
         }
-        RequestBody::Manager(ManagerRequest::Rename { from, to }) => {
+        RequestBody::Manager(ManagerRequest::Rename { from, to, .. }) => {
             check_place(from);
             check_place(to);
         }
-        RequestBody::Manager(ManagerRequest::Lookup { place } | ManagerRequest::Remove { place, .. }) => {
-            check_place(place);
-        }
+        RequestBody::Manager(
+            ManagerRequest::Lookup { place }
+            | ManagerRequest::Remove { place, .. }
+            | ManagerRequest::Publish { place, .. },
+        ) => check_place(place),
         _ => {}
     }
 }

@@ -68,7 +68,7 @@ pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 pub use joined::Joined;
 pub use message::{
     ClusterInfo, DirEntry, Existing, IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat,
-    PendingTruncate, Place, Registration, RemoveKind, Reply, ReplyBody, Request, RequestBody, RequestId,
+    PendingTruncate, Place, Registration, RemoveKind, Replace, Reply, ReplyBody, Request, RequestBody, RequestId,
 };
 pub use region::Region;
 pub use regions::Regions;
