@@ -81,6 +81,8 @@ pub mod local;
 mod locked;
 mod names;
 mod net;
+#[cfg(feature = "object_store")]
+mod objects;
 mod path;
 mod program;
 mod shared;
@@ -106,6 +108,8 @@ pub use fs_proto::{
 pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
 pub use names::{Draft, Publish, ReadDir};
 pub use net::{Endpoints, Route, TransportChoice};
+#[cfg(feature = "object_store")]
+pub use objects::PvfsStore;
 pub use path::FsPath;
 pub use shared::{SharedPlan, SharedView, Stale, ViewPiece};
 pub use split::{Plan, PlanLimits, Transfer};
