@@ -54,8 +54,8 @@
 #define PVFS_ORDER_FORTRAN 1
 
 /*
- A client of a cluster. Any thread may use it and what was opened with it, and several at the same
- time. It is of no use in a process that was forked from this one.
+ A client of a cluster. Any thread may use it and what was opened with it, and several at the
+ same time. It is of no use in a process that was forked from this one.
  */
 typedef struct pvfs_client pvfs_client;
 
@@ -140,9 +140,9 @@ typedef struct pvfs_attr {
 
 /*
  Where the completion of an operation goes. A function that is given NULL in its place waits, and
- returns the result. Otherwise it posts the operation, and returns 0, or the reason why it was not
- posted. Then the arguments must stay as they are until the completion, except for texts and for
- lists of pieces and regions.
+ returns the result. Otherwise it posts the operation, and returns 0, or the reason why it was
+ not posted. Then the arguments must stay as they are until the completion, except for texts and
+ for lists of pieces and regions.
  */
 typedef struct pvfs_async {
   /*
@@ -320,13 +320,14 @@ int pvfs_open(const struct pvfs_client *client,
 int pvfs_publish(const struct pvfs_file *file, const struct pvfs_async *later);
 
 /*
- Closes a file. What was written is not synced. Operations that were posted go on. NULL is ignored.
+ Closes a file. What was written is not synced. Operations that were posted go on. NULL is
+ ignored.
  */
 void pvfs_close(struct pvfs_file *file);
 
 /*
- Reads `len` bytes from `offset` on. Returns how many were read: fewer only at the end of the file.
- The rest of the memory is set to zero.
+ Reads `len` bytes from `offset` on. Returns how many were read: fewer only at the end of the
+ file. The rest of the memory is set to zero.
  */
 int64_t pvfs_read(const struct pvfs_file *file,
                   void *buffer,
@@ -344,8 +345,8 @@ int64_t pvfs_write(const struct pvfs_file *file,
                    const struct pvfs_async *later);
 
 /*
- Reads regions of the file, in order, into pieces of memory, in order. Both have the same number of
- bytes, in any shape. Returns how many of them are before the end of the file.
+ Reads regions of the file, in order, into pieces of memory, in order. Both have the same number
+ of bytes, in any shape. Returns how many of them are before the end of the file.
  */
 int64_t pvfs_read_list(const struct pvfs_file *file,
                        const struct pvfs_piece *pieces,
@@ -355,8 +356,8 @@ int64_t pvfs_read_list(const struct pvfs_file *file,
                        const struct pvfs_async *later);
 
 /*
- Writes pieces of memory, in order, to regions of the file, in order. Both have the same number of
- bytes, in any shape. Returns that number.
+ Writes pieces of memory, in order, to regions of the file, in order. Both have the same number
+ of bytes, in any shape. Returns that number.
  */
 int64_t pvfs_write_list(const struct pvfs_file *file,
                         const struct pvfs_piece *pieces,
@@ -419,8 +420,8 @@ int pvfs_type_bytes(uint64_t len, struct pvfs_type **made);
 int pvfs_type_contiguous(uint64_t count, const struct pvfs_type *old, struct pvfs_type **made);
 
 /*
- Makes a type of `count` blocks of `blocklength` instances. A block begins `stride` extents behind
- the beginning of the one before.
+ Makes a type of `count` blocks of `blocklength` instances. A block begins `stride` extents
+ behind the beginning of the one before.
  */
 int pvfs_type_vector(uint64_t count,
                      uint64_t blocklength,
@@ -438,7 +439,8 @@ int pvfs_type_hvector(uint64_t count,
                       struct pvfs_type **made);
 
 /*
- Makes a type of `count` blocks, each with its number of instances and its displacement in extents.
+ Makes a type of `count` blocks, each with its number of instances and its displacement in
+ extents.
  */
 int pvfs_type_indexed(size_t count,
                       const uint64_t *blocklengths,
@@ -527,8 +529,8 @@ int pvfs_queue_fd(const struct pvfs_queue *queue);
 
 /*
  Lets the operations of a queue go on, and takes up to `max` completions, in the order in which
- they ended. Never waits. Returns how many there are, which may be none although the descriptor was
- readable. If there are more, the descriptor is readable again.
+ they ended. Never waits. Returns how many there are, which may be none although the descriptor
+ was readable. If there are more, the descriptor is readable again.
  */
 int64_t pvfs_complete(const struct pvfs_queue *queue, struct pvfs_done *done, size_t max);
 

@@ -1,5 +1,5 @@
-//! What each function does first and last: it checks its arguments, waits or posts, and turns errors
-//! and panics into numbers.
+//! What each function does first and last: it checks its arguments, waits or posts, and turns
+//! errors and panics into numbers.
 //!
 //! **Safety.** A function trusts C in three things. A pointer that is not NULL leads to what its
 //! type says, and to as many elements as the argument beside it. A handle came from this library,
@@ -23,9 +23,9 @@ const NOT_TEXT: i32 = 84;
 const BROKEN: i32 = ErrorCode::Io.errno();
 
 /// Where the completion of an operation goes. A function that is given NULL in its place waits, and
-/// returns the result. Otherwise it posts the operation, and returns 0, or the reason why it was not
-/// posted. Then the arguments must stay as they are until the completion, except for texts and for
-/// lists of pieces and regions.
+/// returns the result. Otherwise it posts the operation, and returns 0, or the reason why it was
+/// not posted. Then the arguments must stay as they are until the completion, except for texts and
+/// for lists of pieces and regions.
 #[repr(C)]
 pub struct pvfs_async {
     /// The queue. It belongs to any client.

@@ -13,8 +13,8 @@ use rustix::process::{getgid, getuid};
 
 use crate::boundary::{Failure, Out, call, call_int, invalid, text};
 
-/// A client of a cluster. Any thread may use it and what was opened with it, and several at the same
-/// time. It is of no use in a process that was forked from this one.
+/// A client of a cluster. Any thread may use it and what was opened with it, and several at the
+/// same time. It is of no use in a process that was forked from this one.
 pub struct pvfs_client {
     pub(crate) handle: Handle,
     pub(crate) client: SharedClient,

@@ -120,7 +120,8 @@ pub unsafe extern "C" fn pvfs_publish(file: Option<&pvfs_file>, later: Option<&p
     })
 }
 
-/// Closes a file. What was written is not synced. Operations that were posted go on. NULL is ignored.
+/// Closes a file. What was written is not synced. Operations that were posted go on. NULL is
+/// ignored.
 #[unsafe(no_mangle)]
 pub extern "C" fn pvfs_close(file: Option<Box<pvfs_file>>) {
     call(|| {
@@ -176,8 +177,8 @@ unsafe fn transfer(
     unsafe { with(file, later, transfer) }
 }
 
-/// Reads `len` bytes from `offset` on. Returns how many were read: fewer only at the end of the file.
-/// The rest of the memory is set to zero.
+/// Reads `len` bytes from `offset` on. Returns how many were read: fewer only at the end of the
+/// file. The rest of the memory is set to zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvfs_read(
     file: Option<&pvfs_file>,
@@ -205,8 +206,8 @@ pub unsafe extern "C" fn pvfs_write(
     call(|| unsafe { transfer(file, &[pvfs_piece { base: buffer.cast_mut(), len }], regions, false, later) })
 }
 
-/// Reads regions of the file, in order, into pieces of memory, in order. Both have the same number of
-/// bytes, in any shape. Returns how many of them are before the end of the file.
+/// Reads regions of the file, in order, into pieces of memory, in order. Both have the same number
+/// of bytes, in any shape. Returns how many of them are before the end of the file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvfs_read_list(
     file: Option<&pvfs_file>,
@@ -223,8 +224,8 @@ pub unsafe extern "C" fn pvfs_read_list(
     })
 }
 
-/// Writes pieces of memory, in order, to regions of the file, in order. Both have the same number of
-/// bytes, in any shape. Returns that number.
+/// Writes pieces of memory, in order, to regions of the file, in order. Both have the same number
+/// of bytes, in any shape. Returns that number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvfs_write_list(
     file: Option<&pvfs_file>,

@@ -6,7 +6,7 @@
 //! | module | what |
 //! |---|---|
 //! | `client`, `names`, `file`, `types`, `queue` | the functions that C calls, by what they concern |
-//! | `boundary` | what each of them does first and last: arguments, errors, panics |
+//! | `boundary` | what they do first and last: arguments, errors, panics |
 //! | `memory` | the program's buffers |
 //!
 //! **Invariants**
@@ -19,11 +19,11 @@
 #![allow(non_camel_case_types, reason = "the types have the names that C sees")]
 #![allow(clippy::missing_safety_doc, reason = "one rule for all: pvfs.h and the module `boundary` have it")]
 
-/// Gives functions of the same module their version. The directive must be in the object file of the
-/// function, so each module has its own.
+/// Gives functions of the same module their version. The directive must be in the object file of
+/// the function, so each module has its own. See `build.rs` for the targets.
 macro_rules! versioned {
     ($($name:ident),* $(,)?) => {
-        $(#[cfg(target_os = "linux")]
+        $(#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
         core::arch::global_asm!(concat!(".symver ", stringify!($name), ", ", stringify!($name), "@@@PVFS_0.1"));)*
     };
 }

@@ -39,8 +39,8 @@ impl Lent {
         }
         let first = NonNull::new(base.cast_mut().cast()).unwrap_or(NonNull::dangling());
         let keep = Box::new(self.keep.clone());
-        // SAFETY: the caller's promise: `keep` is dropped before `until_back` ends. Of no bytes, any
-        // pointer will do.
+        // SAFETY: the caller's promise: `keep` is dropped before `until_back` ends. Of no bytes,
+        // any pointer will do.
         Ok(unsafe {
             match is_written {
                 true => Memory::from_raw_parts(first, len, keep),

@@ -1,8 +1,8 @@
 //! Completions of operations that were posted, and a descriptor that tells of them.
 //!
 //! **How.** The operations of a queue are futures that are polled in the program's calls: when one
-//! is posted, and by `pvfs_complete`. Their waker makes the descriptor readable, once until the next
-//! call. So no thread is woken but the one that waits for the descriptor.
+//! is posted, and by `pvfs_complete`. Their waker makes the descriptor readable, once until the
+//! next call. So no thread is woken but the one that waits for the descriptor.
 
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -142,8 +142,8 @@ thread_local! {
 }
 
 /// Lets the operations of a queue go on, and takes up to `max` completions, in the order in which
-/// they ended. Never waits. Returns how many there are, which may be none although the descriptor was
-/// readable. If there are more, the descriptor is readable again.
+/// they ended. Never waits. Returns how many there are, which may be none although the descriptor
+/// was readable. If there are more, the descriptor is readable again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvfs_complete(queue: Option<&pvfs_queue>, done: *mut pvfs_done, max: usize) -> i64 {
     call(|| {

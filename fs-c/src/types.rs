@@ -48,8 +48,8 @@ pub unsafe extern "C" fn pvfs_type_contiguous(count: u64, old: Option<&pvfs_type
     unsafe { self::made(made, || Ok(Datatype::contiguous(count, self::old(old)?)?)) }
 }
 
-/// Makes a type of `count` blocks of `blocklength` instances. A block begins `stride` extents behind
-/// the beginning of the one before.
+/// Makes a type of `count` blocks of `blocklength` instances. A block begins `stride` extents
+/// behind the beginning of the one before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvfs_type_vector(
     count: u64,
@@ -75,7 +75,8 @@ pub unsafe extern "C" fn pvfs_type_hvector(
     unsafe { self::made(made, || Ok(Datatype::hvector(count, blocklength, stride, self::old(old)?)?)) }
 }
 
-/// Makes a type of `count` blocks, each with its number of instances and its displacement in extents.
+/// Makes a type of `count` blocks, each with its number of instances and its displacement in
+/// extents.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvfs_type_indexed(
     count: usize,

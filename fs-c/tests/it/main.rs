@@ -165,7 +165,17 @@ fn all_of_it_from_c() {
     for over in [Scheme::Tcp, Scheme::Shm] {
         with_cluster(over, |dir, manager| {
             let program = compile(dir, "tests/programs/everything.c", false);
-            assert_eq!(succeeded(Command::new(program).arg(manager).output().unwrap()), "all of it\n");
+            let mut run = Command::new(&program);
+            if over == Scheme::Tcp {
+                match Command::new("valgrind").arg("--version").output() {
+                    Ok(_) => {
+                        run = Command::new("valgrind");
+                        run.args(["-q", "--error-exitcode=9"]).arg(&program);
+                    }
+                    Err(error) => println!("skipped: valgrind: {error}"),
+                }
+            }
+            assert_eq!(succeeded(run.arg(manager).output().unwrap()), "all of it\n");
         });
     }
 }

@@ -47,7 +47,7 @@ impl Walk {
             }
             if let Some(offset) = &self.offset {
                 files.retain(|(path, _)| path > offset);
-                // All below a directory that is before the offset is so too, unless the offset is in it.
+                // All below a directory before the offset is so too, if the offset is not in it.
                 let inside = |dir: &Path| offset.as_ref().starts_with(&format!("{dir}/"));
                 self.todo.retain(|dir| format!("{dir}/").as_str() > offset.as_ref() || inside(dir));
             }

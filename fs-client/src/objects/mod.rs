@@ -74,10 +74,11 @@ const MOST_TRIES: usize = 10;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let manager: Addr = "tcp://localhost:7000".parse()?;
-/// let config = Config::named("example");
-/// let handle = bmi::handle(manager.scheme(), &OpenOptions::default(), config, 1, HandleConfig::default())?;
+/// let (options, settings) = (OpenOptions::default(), HandleConfig::default());
+/// let handle = bmi::handle(manager.scheme(), &options, Config::named("example"), 1, settings)?;
 /// let client = SharedClient::connect_through(handle, manager, ClientOptions::new(0x5eed)).await?;
-/// let store: Arc<dyn ObjectStore> = Arc::new(PvfsStore::new(client, "/tables".parse::<FsPath>()?));
+/// let root: FsPath = "/tables".parse()?;
+/// let store: Arc<dyn ObjectStore> = Arc::new(PvfsStore::new(client, root));
 ///
 /// let path = Path::from("orders/_log/17.json");
 /// let first = store.put_opts(&path, "{}".into(), PutMode::Create.into()).await?;
