@@ -64,8 +64,8 @@ pub(super) fn elan4() -> Bed {
     machine("elan4-2005", "ramfs-uncached-2005")
 }
 
-/// [Quadrics-PVFS2]: the same machines with their other network. The paper says nothing of its cost.
-/// The adapter and its registrations are those of [PVFS-IB].
+/// [Quadrics-PVFS2]: the same machines with their other network, of whose cost the paper says
+/// nothing. The adapter and its registrations are those of [PVFS-IB].
 pub(super) fn infiniband_2005() -> Bed {
     let [verbs, nodes] =
         ["vapi-2003", "elan4-2005"].map(|name| Profile::named(name).expect("a profile of the simulator"));

@@ -306,8 +306,8 @@ pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
     }
 }
 
-/// Copies `count` pieces of `len` bytes like [`copy_between`]. From one piece to the next, each side
-/// goes on by a number of bytes. Pieces of four or eight bytes are one move each.
+/// Copies `count` pieces of `len` bytes like [`copy_between`]. From one piece to the next, each
+/// side goes on by a number of bytes. Pieces of four or eight bytes are one move each.
 ///
 /// # Safety
 /// As [`copy_between`], for each piece.

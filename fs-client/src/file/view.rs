@@ -131,8 +131,8 @@ struct Paired<'a> {
 
 impl Paired<'_> {
     /// Calls `f` with a server and the next pieces of memory for it, for `span` bytes from
-    /// `position` of the stream on. Takes steps for the strips of the file and the pieces of memory.
-    /// How many pieces the file has costs nothing.
+    /// `position` of the stream on. Takes steps for the strips of the file and the pieces of
+    /// memory. How many pieces the file has costs nothing.
     fn for_each(&self, position: u64, span: u64, mut f: impl FnMut(usize, &[Region])) {
         let (strip_size, servers) = (self.distribution.strip_size(), self.distribution.servers() as u64);
         let mut memory = self.memory.clone();

@@ -14,9 +14,10 @@
 //!
 //! The server copies while it waits for the disk: what is complete at the front of a unit is
 //! written when it is at least [`STEP`] bytes, and what is read can be handed out from the front
-//! on. The last client of a unit writes the rest. If one does not come, the first that has waited for
-//! [`PATIENCE`] writes what is there. The group's next units have less patience then, so a client
-//! that is gone does not delay the others at each unit. Whoever comes later writes its part alone.
+//! on. The last client of a unit writes the rest. If one does not come, the first that has waited
+//! for [`PATIENCE`] writes what is there. The group's next units have less patience then, so a
+//! client that is gone does not delay the others at each unit. Whoever comes later writes its part
+//! alone.
 //!
 //! **Invariants**
 //! 1. A byte that no client of the unit has written is not written.
@@ -295,7 +296,8 @@ impl<S: StoreHandle> Iod<S> {
                     if !unit.all_came() {
                         self.joins.hurry(unit);
                     }
-                    // Others wait for this, so it is done whether this client is still there or not.
+                    // Others wait for this, so it is done whether this client is still there or
+                    // not.
                     let turn = self.turn_of(context).await;
                     let result = self.flush(datafile, place).await;
                     drop(turn);
