@@ -60,7 +60,9 @@ pub use cache::{
     VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry,
 };
 pub use coverage::Coverage;
-pub use datatype::{Cursor, Datatype, Distribute, FileView, GridDimension, Order, PartCursor, ViewPart};
+pub use datatype::{
+    Cursor, Datatype, Distribute, FileView, GridDimension, Order, PartCursor, ViewPart, gather, scatter,
+};
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
 pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};
