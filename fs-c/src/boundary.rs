@@ -1,38 +1,22 @@
-//! What each function does first and last: it checks its arguments, waits or posts, and turns
-//! errors and panics into numbers.
+//! What each function does first and last: it checks its arguments, and turns errors and panics
+//! into numbers.
 //!
 //! **Safety.** A function trusts C in three things. A pointer that is not NULL leads to what its
 //! type says, and to as many elements as the argument beside it. A handle came from this library,
 //! and was not closed. What an operation reads or writes stays until it has ended.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use bmi::Handle;
 use fs_client::{ErrorCode, FsPath};
 use fs_proto::FsError;
-use futures_util::FutureExt;
-
-use crate::queue::pvfs_queue;
 
 /// `EINVAL`, `EILSEQ` and `EIO` of Linux.
 pub(crate) const INVALID: i32 = ErrorCode::Invalid.errno();
 const NOT_TEXT: i32 = 84;
 const BROKEN: i32 = ErrorCode::Io.errno();
-
-/// Where the completion of an operation goes. A function that is given NULL in its place waits, and
-/// returns the result. Otherwise it posts the operation, and returns 0, or the reason why it was
-/// not posted. Then the arguments must stay as they are until the completion, except for texts and
-/// for lists of pieces and regions.
-#[repr(C)]
-pub struct pvfs_async {
-    /// The queue. It belongs to any client.
-    pub queue: *const pvfs_queue,
-    /// Comes back with the completion.
-    pub user: *mut c_void,
-}
 
 /// Why an operation failed.
 pub(crate) struct Failure {
@@ -47,7 +31,7 @@ impl Failure {
         Failure { number, text: text.to_string() }
     }
 
-    fn panicked() -> Failure {
+    pub(crate) fn panicked() -> Failure {
         Failure::new(BROKEN, "a defect of this library: it panicked")
     }
 }
@@ -101,24 +85,6 @@ pub(crate) fn call(f: impl FnOnce() -> Outcome<i64>) -> i64 {
 /// Runs a function that returns nothing but whether it failed.
 pub(crate) fn call_int(f: impl FnOnce() -> Outcome<i64>) -> c_int {
     call(f) as c_int
-}
-
-/// Waits for an operation, or posts it.
-///
-/// # Safety
-/// The queue is one, if there is any.
-pub(crate) unsafe fn run(
-    handle: &Handle,
-    later: Option<&pvfs_async>,
-    operation: impl Future<Output = Outcome<i64>> + Send + 'static,
-) -> Outcome<i64> {
-    let operation =
-        AssertUnwindSafe(operation).catch_unwind().map(|ended| ended.unwrap_or_else(|_| Err(Failure::panicked())));
-    let Some(later) = later else { return handle.block_on(operation) };
-    // SAFETY: the caller's promise.
-    let queue = unsafe { later.queue.as_ref() }.ok_or_else(|| invalid("queue is NULL"))?;
-    queue.post(later.user, operation);
-    Ok(0)
 }
 
 /// Checks a handle.

@@ -7,10 +7,11 @@ use bmi::threading::AnyThread;
 use bmi::{Handle, MemList};
 use fs_client::{CreateOptions, Draft, Publish, Region, SharedClient, SharedFile, TypedMemory};
 
-use crate::boundary::{Out, Outcome, call, call_int, given, invalid, list, path, pvfs_async, run};
+use crate::boundary::{Out, Outcome, call, call_int, given, invalid, list, path};
 use crate::client::pvfs_client;
-use crate::memory::Lent;
+use crate::memory::{Lent, pvfs_piece};
 use crate::names::pvfs_attr;
+use crate::queue::{pvfs_async, run};
 use crate::types::{pvfs_type, pvfs_view};
 
 /// Create the file if it does not exist.
@@ -31,15 +32,6 @@ pub struct pvfs_layout {
     pub strip_size: u64,
     /// Number of I/O servers; 0 for all that are up.
     pub servers: u32,
-}
-
-/// A piece of memory.
-#[repr(C)]
-pub struct pvfs_piece {
-    /// Its first byte.
-    pub base: *mut c_void,
-    /// Its length in bytes.
-    pub len: usize,
 }
 
 /// A region of a file.

@@ -39,6 +39,7 @@ mod types;
 pub use boundary::*;
 pub use client::*;
 pub use file::*;
+pub use memory::pvfs_piece;
 pub use names::*;
 pub use queue::*;
 pub use types::*;

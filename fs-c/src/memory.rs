@@ -13,7 +13,15 @@ use bmi::{MemList, Memory};
 use tokio::sync::oneshot;
 
 use crate::boundary::{Outcome, invalid};
-use crate::file::pvfs_piece;
+
+/// A piece of memory.
+#[repr(C)]
+pub struct pvfs_piece {
+    /// Its first byte.
+    pub base: *mut c_void,
+    /// Its length in bytes.
+    pub len: usize,
+}
 
 /// Buffers of an operation.
 pub(crate) struct Lent {

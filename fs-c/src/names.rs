@@ -8,8 +8,9 @@ use bmi::Handle;
 use bmi::threading::AnyThread;
 use fs_client::{DirEntry, FsPath, Kind, ReadDir, RemoveKind, Stat};
 
-use crate::boundary::{Out, Outcome, call, call_int, given, invalid, path, pvfs_async, run};
+use crate::boundary::{Out, Outcome, call, call_int, given, invalid, path};
 use crate::client::pvfs_client;
+use crate::queue::{pvfs_async, run};
 
 /// A file.
 pub const PVFS_FILE: u32 = 1;

@@ -7,18 +7,31 @@
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
 use bmi::Handle;
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::boundary::{Failure, Out, Outcome, c_text, call, call_int, given, invalid};
 use crate::client::pvfs_client;
+
+/// Where the completion of an operation goes. A function that is given NULL in its place waits, and
+/// returns the result. Otherwise it posts the operation, and returns 0, or the reason why it was
+/// not posted. Then the arguments must stay as they are until the completion, except for texts and
+/// for lists of pieces and regions.
+#[repr(C)]
+pub struct pvfs_async {
+    /// The queue. It belongs to any client.
+    pub queue: *const pvfs_queue,
+    /// Comes back with the completion.
+    pub user: *mut c_void,
+}
 
 /// A queue of completions. Any thread may use it, and several at the same time.
 pub struct pvfs_queue {
@@ -113,6 +126,24 @@ impl pvfs_queue {
             self.waker.wake_by_ref();
         }
     }
+}
+
+/// Waits for an operation, or posts it.
+///
+/// # Safety
+/// The queue is one, if there is any.
+pub(crate) unsafe fn run(
+    handle: &Handle,
+    later: Option<&pvfs_async>,
+    operation: impl Future<Output = Outcome<i64>> + Send + 'static,
+) -> Outcome<i64> {
+    let operation =
+        AssertUnwindSafe(operation).catch_unwind().map(|ended| ended.unwrap_or_else(|_| Err(Failure::panicked())));
+    let Some(later) = later else { return handle.block_on(operation) };
+    // SAFETY: the caller's promise.
+    let queue = unsafe { later.queue.as_ref() }.ok_or_else(|| invalid("queue is NULL"))?;
+    queue.post(later.user, operation);
+    Ok(0)
 }
 
 /// Opens a queue.

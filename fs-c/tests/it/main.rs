@@ -83,7 +83,7 @@ fn the_header_is_that_of_the_sources() {
         line_length: 100,
         ..cbindgen::Config::default()
     };
-    let sources = ["boundary", "client", "names", "file", "types", "queue"];
+    let sources = ["boundary", "client", "queue", "names", "memory", "file", "types"];
     let builder = cbindgen::Builder::new().with_config(config);
     let source = |builder: cbindgen::Builder, name| builder.with_src(root().join(format!("src/{name}.rs")));
     let mut made = Vec::new();
