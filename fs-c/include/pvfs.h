@@ -85,6 +85,24 @@ typedef struct pvfs_type pvfs_type;
 typedef struct pvfs_view pvfs_view;
 
 /*
+ The completion of an operation.
+ */
+typedef struct pvfs_done {
+  /*
+   What was given when it was posted.
+   */
+  void *user;
+  /*
+   What the call would have returned, had it waited.
+   */
+  int64_t result;
+  /*
+   The text of the error, until this thread calls `pvfs_complete` again. NULL if it succeeded.
+   */
+  const char *error;
+} pvfs_done;
+
+/*
  Attributes. Times are in nanoseconds since 1970.
  */
 typedef struct pvfs_attr {
@@ -215,24 +233,6 @@ typedef struct pvfs_region {
   uint64_t len;
 } pvfs_region;
 
-/*
- The completion of an operation.
- */
-typedef struct pvfs_done {
-  /*
-   What was given when it was posted.
-   */
-  void *user;
-  /*
-   What the call would have returned, had it waited.
-   */
-  int64_t result;
-  /*
-   The text of the error, until this thread calls `pvfs_complete` again. NULL if it succeeded.
-   */
-  const char *error;
-} pvfs_done;
-
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -255,6 +255,30 @@ int pvfs_connect(const char *manager, uint32_t timeout_ms, struct pvfs_client **
  is ignored.
  */
 void pvfs_disconnect(struct pvfs_client *client);
+
+/*
+ Opens a queue.
+ */
+int pvfs_queue_open(const struct pvfs_client *client, struct pvfs_queue **queue);
+
+/*
+ Returns the descriptor of a queue. It becomes readable when `pvfs_complete` has something to do,
+ and stays readable until it was called. Do not read it or close it.
+ */
+int pvfs_queue_fd(const struct pvfs_queue *queue);
+
+/*
+ Lets the operations of a queue go on, and takes up to `max` completions, in the order in which
+ they ended. Never waits. Returns how many there are, which may be none although the descriptor
+ was readable. If there are more, the descriptor is readable again.
+ */
+int64_t pvfs_complete(const struct pvfs_queue *queue, struct pvfs_done *done, size_t max);
+
+/*
+ Waits until all operations of a queue have ended, and closes it. Completions that were not taken
+ are lost. NULL is ignored.
+ */
+void pvfs_queue_close(struct pvfs_queue *queue);
 
 /*
  Returns the attributes of a path.
@@ -515,30 +539,6 @@ int pvfs_view_new(uint64_t displacement,
  Frees a view. NULL is ignored.
  */
 void pvfs_view_free(struct pvfs_view *view);
-
-/*
- Opens a queue.
- */
-int pvfs_queue_open(const struct pvfs_client *client, struct pvfs_queue **queue);
-
-/*
- Returns the descriptor of a queue. It becomes readable when `pvfs_complete` has something to do,
- and stays readable until it was called. Do not read it or close it.
- */
-int pvfs_queue_fd(const struct pvfs_queue *queue);
-
-/*
- Lets the operations of a queue go on, and takes up to `max` completions, in the order in which
- they ended. Never waits. Returns how many there are, which may be none although the descriptor
- was readable. If there are more, the descriptor is readable again.
- */
-int64_t pvfs_complete(const struct pvfs_queue *queue, struct pvfs_done *done, size_t max);
-
-/*
- Waits until all operations of a queue have ended, and closes it. Completions that were not taken
- are lost. NULL is ignored.
- */
-void pvfs_queue_close(struct pvfs_queue *queue);
 
 #ifdef __cplusplus
 }  // extern "C"
