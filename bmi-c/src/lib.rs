@@ -15,6 +15,14 @@
 //! **Threads.** The library has no thread. The calls of the program drive the transports, one
 //! thread at a time for each.
 
+/// Gives functions for C the version of this interface, in the module that they are in.
+macro_rules! versioned {
+    ($($name:ident),* $(,)?) => {
+        $(#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+        core::arch::global_asm!(concat!(".symver ", stringify!($name), ", ", stringify!($name), "@@@BMI_0.1"));)*
+    };
+}
+
 mod abi;
 mod address;
 mod handle;

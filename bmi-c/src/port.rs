@@ -8,12 +8,15 @@
 //!
 //! **Invariants**
 //! 1. An operation is in the table from its post until the program has been told of its end.
-//! 2. `queues` has every operation that has ended and that was not told yet. It may have numbers of
+//! 2. An operation that fails ends only when nothing can access its buffers any more. A process of
+//!    this host that is stopped in the middle of an access can still do so (`held`).
+//! 3. `queues` has every operation that has ended and that was not told yet. It may have numbers of
 //!    others, which are skipped.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
 use std::task::Waker;
+use std::time::Duration;
 
 use bmi::backend::Armed;
 use bmi::driver::MonotonicClock;
@@ -34,6 +37,9 @@ const CLOCK_EVERY: u32 = 16;
 /// test around it.
 const CHEAP_LOOKS: u32 = 4;
 
+/// Time between two looks at buffers that may still be accessed.
+const HELD: Duration = Duration::from_millis(10);
+
 /// What is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -50,6 +56,8 @@ pub(crate) struct Operation {
     pub(crate) user: usize,
     address: Key,
     kind: Kind,
+    /// The program's buffers.
+    list: MemList,
     /// How it ended, and its bytes.
     pub(crate) ended: Option<(Result<(), ErrorKind>, u64)>,
 }
@@ -75,6 +83,8 @@ pub(crate) struct Port {
     looks: u32,
     queues: [Queue; CONTEXTS],
     completions: Vec<Completion>,
+    /// Operations that have failed, and whose buffers may still be accessed.
+    held: Vec<(Key, ErrorKind)>,
     /// Something was posted since the last poll.
     has_posted: bool,
     /// A send was posted since the last test.
@@ -98,6 +108,7 @@ impl Port {
             looks: if scheme == Scheme::Shm { CHEAP_LOOKS } else { 1 },
             queues: std::array::from_fn(|_| Queue::default()),
             completions: Vec::new(),
+            held: Vec::new(),
             has_posted: false,
             is_in_burst: false,
             sleeps: None,
@@ -126,6 +137,12 @@ impl Port {
             }
             self.completions = completions;
         }
+        if !self.held.is_empty() {
+            let held = std::mem::take(&mut self.held);
+            let before = held.len();
+            held.into_iter().for_each(|(key, error)| self.end(key, Err(error), 0));
+            news |= self.held.len() < before;
+        }
         if worked || news {
             while let Some(event) = self.engine.poll_event() {
                 if let PeerEvent::Lost { peer, .. } = event {
@@ -152,6 +169,11 @@ impl Port {
     /// Notes the end of an operation. The operations of connections have no entry.
     fn end(&mut self, key: Key, status: Result<(), ErrorKind>, len: u64) {
         let Some(operation) = self.ops.get_mut(key) else { return };
+        if let Err(error) = status
+            && operation.list.pieces().iter().any(|piece| piece.memory().is_retired())
+        {
+            return self.held.push((key, error));
+        }
         operation.ended = Some((status, len));
         if operation.kind == Kind::Receive && status.is_ok() {
             self.addresses.note(operation.address, false);
@@ -203,7 +225,8 @@ impl Port {
         (context, user): (usize, usize),
     ) -> Outcome<Result<Key, u64>> {
         let peer = self.addresses.connected(address, &mut self.engine)?;
-        let key = self.ops.insert(Operation { op: None, context, user, address, kind, ended: None });
+        let key =
+            self.ops.insert(Operation { op: None, context, user, address, kind, list: list.clone(), ended: None });
         let options = Options::default().user(key.0);
         let posted = match kind {
             Kind::Send => self.engine.post_send(peer, tag, list, options),
@@ -249,6 +272,8 @@ impl Port {
             return None;
         }
         let until = self.engine.next_deadline().map_or(until, |at| at.min(until));
+        // Nobody tells when buffers are free.
+        let until = if self.held.is_empty() { until } else { until.min(self.now + HELD) };
         // The poll after the sleep has the time.
         self.polls = 0;
         self.sleeps = Some(until);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   DIR/lib/libbmi.a  libbmi.so -> libbmi.so.0 -> libbmi.so.0.1.0     DIR/lib/pkgconfig/bmi.pc
-//!   DIR/include/bmi.h  bmi-types.h
+//!   DIR/include/bmi.h  bmi-types.h                                    and so on for libpvfs
 //! ```
 
 use std::fs;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::command::{Failure, Invocation};
 
 /// The libraries: the package, and the name of the library.
-const LIBRARIES: &[(&str, &str)] = &[("bmi-c", "bmi")];
+const LIBRARIES: &[(&str, &str)] = &[("bmi-c", "bmi"), ("fs-c", "pvfs")];
 /// Time limit for a build in release.
 const LIMIT: Duration = Duration::from_secs(1200);
 
@@ -32,15 +32,13 @@ fn lay_out(root: &Path, dir: &Path, package: &str, name: &str) -> Result<(), Box
     let (lib, include) = (dir.join("lib"), dir.join("include"));
     fs::create_dir_all(lib.join("pkgconfig"))?;
     fs::create_dir_all(&include)?;
-    let archive = lib.join(format!("lib{name}.a"));
-    fs::copy(crate::target(root).join(format!("release/lib{}.a", package.replace('-', "_"))), &archive)?;
     let version = env!("CARGO_PKG_VERSION");
     let major = version.split('.').next().unwrap_or(version);
     let plain = format!("lib{name}.so");
     let (named, full) = (format!("{plain}.{major}"), format!("{plain}.{version}"));
-    let files = [&archive, &lib.join(&full)].map(|path| path.display().to_string());
-    let link = root.join(package).join("link-shared.sh");
-    Invocation::new(root, link, "").args(&files).run_aside(LIMIT).map_err(failed)?;
+    let built = crate::target(root).join(format!("release/lib{}", package.replace('-', "_")));
+    fs::copy(built.with_extension("a"), lib.join(format!("lib{name}.a")))?;
+    fs::copy(built.with_extension("so"), lib.join(&full))?;
     for (link, target) in [(&named, &full), (&plain, &named)] {
         // There may be one of an earlier run.
         let _ = fs::remove_file(lib.join(link));

@@ -279,3 +279,5 @@ unsafe extern "C" fn BMI_unexpected_free(_addr: i64, buffer: *mut c_void) -> c_i
         Ok(0)
     })
 }
+
+versioned!(BMI_test, BMI_testsome, BMI_testcontext, BMI_testunexpected, BMI_testunexpected_class, BMI_unexpected_free,);

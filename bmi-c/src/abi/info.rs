@@ -123,3 +123,5 @@ unsafe extern "C" fn BMI_get_info(addr: i64, option: c_int, inout_parameter: *mu
         }
     })
 }
+
+versioned!(BMI_memalloc, BMI_memfree, BMI_set_info, BMI_get_info,);

@@ -282,3 +282,15 @@ extern "C" fn BMI_cancel(id: i64, context_id: i64) -> c_int {
         LIBRARY.with(index, |port| port.cancel(turn, key, context)).map(|()| 0)
     })
 }
+
+versioned!(
+    BMI_post_send,
+    BMI_post_sendunexpected,
+    BMI_post_sendunexpected_class,
+    BMI_post_recv,
+    BMI_post_send_list,
+    BMI_post_recv_list,
+    BMI_post_sendunexpected_list,
+    BMI_post_sendunexpected_list_class,
+    BMI_cancel,
+);

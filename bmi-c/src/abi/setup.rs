@@ -139,3 +139,16 @@ extern "C" fn bmi_errno_to_pvfs(error: c_int) -> c_int {
 extern "C" fn bmi_status_string(status: c_int) -> *const c_char {
     number::name(status).as_ptr()
 }
+
+versioned!(
+    BMI_initialize,
+    BMI_finalize,
+    BMI_open_context,
+    BMI_close_context,
+    BMI_addr_lookup,
+    BMI_addr_rev_lookup,
+    BMI_addr_rev_lookup_unexpected,
+    BMI_query_addr_range,
+    bmi_errno_to_pvfs,
+    bmi_status_string,
+);

@@ -25,34 +25,20 @@ pub(crate) fn built() -> &'static Path {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bmi-c");
         let lock = File::create(dir.with_extension("lock")).unwrap();
         lock.lock().unwrap();
-        let archive = archive();
-        let made_of = format!("{archive:?} {:?}", archive.metadata().unwrap().modified().unwrap());
-        if fs::read_to_string(dir.join("made-of")).is_ok_and(|text| text == made_of) {
-            return dir;
-        }
-        // There may be none, or one of an earlier library.
-        let _ = fs::remove_dir_all(&dir);
         DirBuilder::new().mode(0o700).recursive(true).create(dir.join("sockets")).unwrap();
-        symlink(archive, dir.join("libbmi.a")).unwrap();
-        let link = root().join("bmi-c/link-shared.sh");
-        output(Command::new(link).args([dir.join("libbmi.a"), dir.join("libbmi.so.0")]));
-        symlink("libbmi.so.0", dir.join("libbmi.so")).unwrap();
-        fs::write(dir.join("made-of"), made_of).unwrap();
+        let deps = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+        for (name, file) in [("libbmi.a", "libbmi_c.a"), ("libbmi.so.0", "libbmi_c.so"), ("libbmi.so", "libbmi_c.so")] {
+            let (link, file) = (dir.join(name), deps.join(file));
+            if fs::read_link(&link).is_ok_and(|there| there == file) {
+                continue;
+            }
+            // There may be none, or one of another profile.
+            let _ = fs::remove_file(&link);
+            symlink(file, link).unwrap();
+        }
         dir
     });
     &BUILT
-}
-
-/// Returns the library that belongs to this test. Cargo adds a number to the name; the last one
-/// that it has made is the one.
-fn archive() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let files = fs::read_dir(test.parent().unwrap()).unwrap().map(|file| file.unwrap().path());
-    let is_archive = |path: &PathBuf| {
-        let name = path.file_name().unwrap().to_string_lossy();
-        name.starts_with("libbmi_c-") && name.ends_with(".a")
-    };
-    files.filter(is_archive).max_by_key(|path| path.metadata().unwrap().modified().unwrap()).unwrap()
 }
 
 /// Compiles a program of the tree. Warnings are errors.
