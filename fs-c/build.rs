@@ -12,6 +12,8 @@ fn main() {
         return;
     }
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libpvfs.so.0");
+    // A thread that has used the library calls it when it ends, be it after `dlclose`.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     if is("CARGO_CFG_TARGET_ARCH", "x86_64") {
         let map = concat!(env!("CARGO_MANIFEST_DIR"), "/pvfs.map");
         println!("cargo:rerun-if-changed={map}");

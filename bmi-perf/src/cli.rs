@@ -32,6 +32,7 @@ if the run was interrupted. What was measured until then is reported in any case
 Examples:
   bmi-perf here                                            the transports of this host, about a minute
   bmi-perf here --over shm --interface polled,backend      what the library adds to a backend
+  bmi-perf here --over tcp,shm --interface polled,c        what the interface for C adds to the library
   bmi-perf here --over shm --interface endpoint,polled     what tasks and an executor add to that
   bmi-perf here --over tcp --interface endpoint,runtime    what a runtime costs, a task of which drives
   bmi-perf here --over tcp --interface endpoint,thread     what a handle for several threads costs

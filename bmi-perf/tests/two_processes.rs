@@ -165,6 +165,23 @@ fn a_backend_and_a_polled_endpoint_are_measured_without_an_executor() {
     }
 }
 
+/// The interface for C is beside the polled one, over two transports in one process, for messages
+/// alone.
+#[test]
+fn a_program_in_c_is_measured_beside_a_polled_endpoint() {
+    let report = report(&here(
+        "--over tcp,shm --interface polled,c --test latency,bandwidth,rate,read-latency --size 8,100000 --depth 40 \
+         --count 50 --rounds 2 --no-baseline --json -",
+    ));
+    assert_eq!(report.interrupted, None);
+    assert_eq!(report.overs(), ["tcp polled", "tcp c", "shm polled", "shm c"]);
+    for row in &report.rows {
+        assert!(row.rounds.len() == 2 && row.values().iter().all(|value| *value > 0.0), "{row:?}");
+    }
+    let of = |over| report.rows.iter().filter(|row| row.over == over).count();
+    assert_eq!((of("tcp polled"), of("tcp c"), of("shm c")), (8, 6, 6));
+}
+
 /// Rounds of a handle are beside those of an endpoint, and have the cost of the process.
 #[test]
 fn a_handle_is_measured_beside_an_endpoint() {

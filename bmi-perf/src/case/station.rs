@@ -85,6 +85,9 @@ pub(crate) enum Interface {
     Backend,
     /// An endpoint on one thread, on both sides, which posts and polls: no tasks, no executor.
     Polled,
+    /// The shared library for C, on both sides: messages alone. It is the one that cargo has built
+    /// with this program (`cargo build --release -p bmi-perf -p bmi-c`), or the installed one.
+    C,
     /// A handle, by `block_on` of as many threads as there are connections.
     Thread,
     /// A handle, by as many tasks of a runtime with two workers.
@@ -101,6 +104,7 @@ impl Interface {
             Interface::Runtime => "runtime",
             Interface::Backend => "backend",
             Interface::Polled => "polled",
+            Interface::C => "c",
             Interface::Thread => "thread",
             Interface::Tokio => "tokio",
             Interface::Tasks => "tasks",
@@ -109,7 +113,7 @@ impl Interface {
 
     /// Returns true if both sides post and poll, on one connection, without an executor.
     pub(crate) fn polls(self) -> bool {
-        matches!(self, Interface::Backend | Interface::Polled)
+        matches!(self, Interface::Backend | Interface::Polled | Interface::C)
     }
 
     /// Returns true if the client's threads share an endpoint, which is opened for each round: the

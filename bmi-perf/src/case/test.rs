@@ -118,6 +118,7 @@ impl Test {
             Interface::Tasks => self.has_tasks(),
             _ if self.has_tasks() => false,
             Interface::Backend => self.is_of_backend(),
+            Interface::C => matches!(self, Test::Latency | Test::Bandwidth | Test::Rate),
             Interface::Polled => self.is_of_backend() && !matches!(self, Test::WriteImm | Test::WriteSeen),
             _ => self != Test::WriteSeen,
         }

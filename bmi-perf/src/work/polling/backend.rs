@@ -31,8 +31,8 @@ pub(super) struct Backend {
 
 impl Backend {
     fn new(with: Opened) -> Result<Backend, Error> {
-        let Opened { mut transport, outgoing, incoming, .. } = with;
-        let (outgoing, incoming) = (transport.register(&outgoing)?, transport.register(&incoming)?);
+        let mut transport = with.transport()?;
+        let (outgoing, incoming) = (transport.register(&with.memory()?)?, transport.register(&with.memory()?)?);
         let remote = RemoteSlice::from_wire(&[0; DESCRIPTION]);
         let (events, ended) = (Vec::new(), Ended::default());
         Ok(Backend { transport, conn: NONE, is_established: false, events, ended, outgoing, incoming, remote })

@@ -33,8 +33,9 @@ pub(super) struct Polled {
 
 impl Polled {
     fn new(with: Opened) -> Result<Polled, Error> {
-        let Opened { transport, settings, outgoing, incoming, now } = with;
-        let mut endpoint = bmi::polled::Engine::new(transport, config("bmi-perf", &settings), now)?;
+        let (outgoing, incoming) = (with.memory()?, with.memory()?);
+        let config = config("bmi-perf", &with.settings);
+        let mut endpoint = bmi::polled::Engine::new(with.transport()?, config, with.now)?;
         // What cannot be registered is copied.
         let registered = [&outgoing, &incoming].map(|memory| endpoint.register(memory).ok());
         Ok(Polled {

@@ -1,5 +1,5 @@
-//! A case without an executor: a thread posts and polls, over a backend alone or through an
-//! endpoint.
+//! A case without an executor: a thread posts and polls, over a backend alone, through an endpoint,
+//! or through `libbmi` as a program in C.
 //!
 //! **Why.** A backend alone has posted receives and work requests, without matching, credits or
 //! paths. What the library adds to it is the difference between the two here. What an executor adds
@@ -21,21 +21,24 @@
 //!
 //! | module | what is there |
 //! |---|---|
-//! | `backend`, `endpoint` | what posts and polls: a [`Port`] |
+//! | `backend`, `engine`, `libbmi` | what posts and polls: a [`Port`] |
 //! | `parts` | what happens in a round |
 
 mod backend;
 mod engine;
+mod libbmi;
 mod parts;
 
 use std::time::Duration;
 
+use bmi::backend::AnyTransport;
 use bmi::bulk::RemoteSlice;
 use bmi::driver::MonotonicClock;
 use bmi::{Addr, Clock, Error, ErrorKind, Memory, Scheme, Time};
 
 use self::backend::Backend;
 use self::engine::Polled;
+use self::libbmi::C;
 use super::produce::produce;
 use crate::case::{Case, Interface, MOST_BYTES, Settings};
 use crate::measured::Measured;
@@ -103,11 +106,24 @@ trait Port: Sized {
 
 /// What a port is made of.
 struct Opened {
-    transport: bmi::backend::AnyTransport,
+    scheme: Scheme,
     settings: Settings,
-    outgoing: Memory,
-    incoming: Memory,
+    /// Bytes of the memory for messages, each way.
+    room: usize,
     now: Time,
+}
+
+impl Opened {
+    fn transport(&self) -> Result<AnyTransport, Error> {
+        bmi::backend::open(self.scheme, &super::adapter::options(&self.settings)?)
+    }
+
+    fn memory(&self) -> Result<Memory, Error> {
+        let memory = Memory::shareable(self.room)?;
+        // Touch every page now, and not during the measurement.
+        memory.copy_from(0, &vec![1; self.room]);
+        Ok(memory)
+    }
 }
 
 /// The parts of a case on one side.
@@ -135,6 +151,7 @@ pub(super) fn open(
 ) -> Result<Box<dyn Part>, Error> {
     Ok(match interface {
         Interface::Backend => Box::new(Side::<Backend>::open(scheme, settings, meeting, stop)?),
+        Interface::C => Box::new(Side::<C>::open(scheme, settings, meeting, stop)?),
         _ => Box::new(Side::<Polled>::open(scheme, settings, meeting, stop)?),
     })
 }
@@ -156,16 +173,9 @@ struct Side<P: Port> {
 impl<P: Port> Side<P> {
     fn open(scheme: Scheme, settings: &Settings, meeting: &Meeting<'_>, stop: &Stop) -> Result<Side<P>, Error> {
         let clock = MonotonicClock::new();
-        let transport = bmi::backend::open(scheme, &super::adapter::options(settings)?)?;
         let room = settings.room.clamp(DESCRIPTION as u64, MOST_BYTES) as usize;
-        let memory = || {
-            let memory = Memory::shareable(room)?;
-            // Touch every page now, and not during the measurement.
-            memory.copy_from(0, &vec![1; room]);
-            Ok::<_, Error>(memory)
-        };
         let now = clock.now();
-        let with = Opened { transport, settings: settings.clone(), outgoing: memory()?, incoming: memory()?, now };
+        let with = Opened { scheme, settings: settings.clone(), room, now };
         let port = match meeting {
             Meeting::At(to) => P::connect(with, to, now + PATIENCE)?,
             Meeting::Here(at, listening) => P::listen(with, at, listening)?,
