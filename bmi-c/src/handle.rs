@@ -62,27 +62,38 @@ impl<T> Table<T> {
         Table { entries: Vec::new(), free: Vec::new(), first }
     }
 
-    pub(crate) fn insert(&mut self, value: T) -> Key {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.entries.push((self.first, None));
-            self.entries.len() - 1
-        });
-        let (generation, entry) = &mut self.entries[slot];
-        *generation = *generation % (GENERATIONS - 1) + 1;
-        *entry = Some(value);
-        Key::new(slot, *generation)
+    /// Returns the key of the next entry.
+    #[inline]
+    pub(crate) fn next(&self) -> Key {
+        let slot = self.free.last().copied().unwrap_or(self.entries.len());
+        let last = self.entries.get(slot).map_or(self.first, |(generation, _)| *generation);
+        Key::new(slot, last % (GENERATIONS - 1) + 1)
     }
 
+    #[inline]
+    pub(crate) fn insert(&mut self, value: T) -> Key {
+        let key = self.next();
+        let entry = (key.generation(), Some(value));
+        match self.free.pop() {
+            Some(slot) => self.entries[slot] = entry,
+            None => self.entries.push(entry),
+        }
+        key
+    }
+
+    #[inline]
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
         let (generation, entry) = self.entries.get(key.slot())?;
         entry.as_ref().filter(|_| *generation == key.generation())
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let (generation, entry) = self.entries.get_mut(key.slot())?;
         entry.as_mut().filter(|_| *generation == key.generation())
     }
 
+    #[inline]
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         self.get(key)?;
         self.free.push(key.slot());

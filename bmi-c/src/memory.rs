@@ -39,36 +39,51 @@ impl Piece {
 
 /// What `BMI_memalloc` has given for the peers of one transport.
 #[derive(Default)]
-pub(crate) struct Allocations(BTreeMap<usize, (Memory, Option<MemoryRegion>)>);
+pub(crate) struct Allocations {
+    all: BTreeMap<usize, (Memory, Option<MemoryRegion>)>,
+    /// What a send, and a receive, have found last.
+    last: [Option<Memory>; 2],
+}
 
 impl Allocations {
     pub(crate) const fn new() -> Allocations {
-        Allocations(BTreeMap::new())
+        Allocations { all: BTreeMap::new(), last: [None, None] }
     }
 
     pub(crate) fn add(&mut self, memory: Memory, region: Option<MemoryRegion>) -> *mut c_void {
         let ptr = memory.as_ptr();
-        self.0.insert(ptr.addr(), (memory, region));
+        self.all.insert(ptr.addr(), (memory, region));
         ptr.cast()
     }
 
     /// Removes memory. Operations that still use it keep it.
     pub(crate) fn remove(&mut self, ptr: *mut c_void, len: i64) -> Outcome<()> {
-        let fits = self.0.get(&ptr.addr()).is_some_and(|(memory, _)| i64::try_from(memory.len()) == Ok(len));
-        let removed = if fits { self.0.remove(&ptr.addr()) } else { None };
+        let fits = self.all.get(&ptr.addr()).is_some_and(|(memory, _)| i64::try_from(memory.len()) == Ok(len));
+        self.last = [None, None];
+        let removed = if fits { self.all.remove(&ptr.addr()) } else { None };
         removed.map(|_| ()).ok_or(Number::EINVAL)
     }
 
     /// Takes over the memory of a transport that ends, without its registrations.
     pub(crate) fn take_over(&mut self, ended: Allocations) {
-        self.0.extend(ended.0.into_iter().map(|(ptr, (memory, _))| (ptr, (memory, None))));
+        self.all.extend(ended.all.into_iter().map(|(ptr, (memory, _))| (ptr, (memory, None))));
     }
 
-    fn find(&self, piece: Piece) -> Option<MemSlice> {
-        let (start, (memory, _)) = self.0.range(..=piece.ptr.addr()).next_back()?;
-        let offset = piece.ptr.addr() - start;
-        let fits = offset.checked_add(piece.len).is_some_and(|end| end <= memory.len());
-        fits.then(|| memory.slice(offset, piece.len))
+    #[inline]
+    fn find(&mut self, piece: Piece, is_written: bool) -> Option<MemSlice> {
+        let start = piece.ptr.addr();
+        let part = |memory: &Memory| {
+            let offset = start.checked_sub(memory.as_ptr().addr())?;
+            let fits = offset.checked_add(piece.len).is_some_and(|end| end <= memory.len());
+            fits.then(|| memory.slice(offset, piece.len))
+        };
+        let last = &mut self.last[usize::from(is_written)];
+        if let Some(found) = last.as_ref().and_then(part) {
+            return Some(found);
+        }
+        let (_, (memory, _)) = self.all.range(..=start).next_back()?;
+        *last = Some(memory.clone());
+        part(memory)
     }
 
     /// Returns the memory of pieces.
@@ -76,9 +91,9 @@ impl Allocations {
     /// # Safety
     /// The pieces stay valid for reads, and for writes if `is_written`, until the operation that
     /// gets the list has ended. No other access conflicts with that meanwhile.
-    pub(crate) unsafe fn list(&self, pieces: &[Piece], is_pre_alloc: bool, is_written: bool) -> MemList {
-        let slice = |piece: &Piece| {
-            let found = if is_pre_alloc { self.find(*piece) } else { None };
+    pub(crate) unsafe fn list(&mut self, pieces: &[Piece], is_pre_alloc: bool, is_written: bool) -> MemList {
+        let mut slice = |piece: &Piece| {
+            let found = if is_pre_alloc { self.find(*piece, is_written) } else { None };
             found.unwrap_or_else(|| {
                 let ptr = NonNull::new(piece.ptr.cast()).unwrap_or(NonNull::dangling());
                 // SAFETY: the caller vouches for the bytes. Of none, any pointer will do.

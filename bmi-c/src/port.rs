@@ -4,7 +4,7 @@
 //! **Sends.** A send that ends at its post has left this process when the call returns 1: the
 //! engine is polled for it. Sends that follow before the next test are handed over together with
 //! that test, and end there (the call returns 0). So a burst of small messages takes few system
-//! calls.
+//! calls. After a burst, the first send waits for the test, too.
 //!
 //! **Invariants**
 //! 1. An operation is in the table from its post until the program has been told of its end.
@@ -49,17 +49,26 @@ pub(crate) enum Kind {
 }
 
 /// An operation of the program.
-pub(crate) struct Operation {
-    /// `None` if it ended at its post, and is told of later.
-    op: Option<OpId>,
-    pub(crate) context: usize,
-    pub(crate) user: usize,
+struct Operation {
+    context: usize,
+    user: usize,
     address: Key,
     kind: Kind,
-    /// The program's buffers.
-    list: MemList,
-    /// How it ended, and its bytes.
-    pub(crate) ended: Option<(Result<(), ErrorKind>, u64)>,
+    state: State,
+}
+
+enum State {
+    /// With the program's buffers.
+    Posted(OpId, MemList),
+    Ended(Result<(), ErrorKind>, u64),
+}
+
+/// What the program is told of an operation.
+pub(crate) struct Ended {
+    pub(crate) status: Result<(), ErrorKind>,
+    /// Its bytes.
+    pub(crate) len: u64,
+    pub(crate) user: usize,
 }
 
 /// The operations of a context that have ended, in order.
@@ -87,8 +96,10 @@ pub(crate) struct Port {
     held: Vec<(Key, ErrorKind)>,
     /// Something was posted since the last poll.
     has_posted: bool,
-    /// A send was posted since the last test.
-    is_in_burst: bool,
+    /// Sends since the last test.
+    sends: u32,
+    /// There were several between two tests, the last time that there were any.
+    has_bursts: bool,
     /// Until when the thread that sleeps will, or did, unless the transport has something to do.
     sleeps: Option<Time>,
 }
@@ -110,14 +121,18 @@ impl Port {
             completions: Vec::new(),
             held: Vec::new(),
             has_posted: false,
-            is_in_burst: false,
+            sends: 0,
+            has_bursts: false,
             sleeps: None,
         })
     }
 
     /// Makes progress for a test.
+    #[inline]
     pub(crate) fn test(&mut self, turn: &Turn) {
-        self.is_in_burst = false;
+        if self.sends > 0 {
+            (self.has_bursts, self.sends) = (self.sends > 1, 0);
+        }
         self.progress(turn, self.looks);
     }
 
@@ -169,16 +184,23 @@ impl Port {
     /// Notes the end of an operation. The operations of connections have no entry.
     fn end(&mut self, key: Key, status: Result<(), ErrorKind>, len: u64) {
         let Some(operation) = self.ops.get_mut(key) else { return };
-        if let Err(error) = status
-            && operation.list.pieces().iter().any(|piece| piece.memory().is_retired())
+        if let (State::Posted(_, list), Err(error)) = (&operation.state, status)
+            && list.pieces().iter().any(|piece| piece.memory().is_retired())
         {
             return self.held.push((key, error));
         }
-        operation.ended = Some((status, len));
+        operation.state = State::Ended(status, len);
         if operation.kind == Kind::Receive && status.is_ok() {
             self.addresses.note(operation.address, false);
         }
-        let queue = &mut self.queues[operation.context];
+        let context = operation.context;
+        self.tell(key, context);
+    }
+
+    /// Puts an operation that has ended into the queue of its context.
+    #[inline]
+    fn tell(&mut self, key: Key, context: usize) {
+        let queue = &mut self.queues[context];
         queue.live += 1;
         queue.keys.push_back(key);
         if queue.keys.len() > 2 * queue.live + 16 {
@@ -190,32 +212,39 @@ impl Port {
     ///
     /// # Errors
     /// `EINVAL` if the context has no such operation.
-    pub(crate) fn take(&mut self, key: Key, context: usize) -> Outcome<Option<Operation>> {
-        if self.check(key, context)?.ended.is_none() {
-            return Ok(None);
-        }
+    pub(crate) fn take(&mut self, key: Key, context: usize) -> Outcome<Option<Ended>> {
+        self.check(key, context)?;
+        let Some(ended) = self.remove_ended(key) else { return Ok(None) };
         let queue = &mut self.queues[context];
         queue.live -= 1;
         if queue.keys.front() == Some(&key) {
             queue.keys.pop_front();
         }
-        Ok(self.ops.remove(key))
+        Ok(Some(ended))
     }
 
     /// Takes the next operation of a context that has ended.
-    pub(crate) fn take_next(&mut self, context: usize) -> Option<(Key, Operation)> {
-        let queue = &mut self.queues[context];
-        while let Some(key) = queue.keys.pop_front() {
-            if let Some(operation) = self.ops.remove(key) {
-                queue.live -= 1;
-                return Some((key, operation));
+    #[inline]
+    pub(crate) fn take_next(&mut self, context: usize) -> Option<(Key, Ended)> {
+        while let Some(key) = self.queues[context].keys.pop_front() {
+            if let Some(ended) = self.remove_ended(key) {
+                self.queues[context].live -= 1;
+                return Some((key, ended));
             }
         }
         None
     }
 
+    #[inline]
+    fn remove_ended(&mut self, key: Key) -> Option<Ended> {
+        let Operation { state: State::Ended(status, len), user, .. } = *self.ops.get(key)? else { return None };
+        self.ops.remove(key);
+        Some(Ended { status, len, user })
+    }
+
     /// Posts an operation to an address. Returns the operation to test, or the bytes of one that
     /// has ended.
+    #[inline]
     pub(crate) fn post(
         &mut self,
         turn: &Turn,
@@ -225,44 +254,38 @@ impl Port {
         (context, user): (usize, usize),
     ) -> Outcome<Result<Key, u64>> {
         let peer = self.addresses.connected(address, &mut self.engine)?;
-        let key =
-            self.ops.insert(Operation { op: None, context, user, address, kind, list: list.clone(), ended: None });
-        let options = Options::default().user(key.0);
+        let key = self.ops.next();
+        let options = Options { user: key.0, ..Options::default() };
         let posted = match kind {
-            Kind::Send => self.engine.post_send(peer, tag, list, options),
-            Kind::Unexpected => self.engine.post_send_unexpected(peer, tag, list, options),
-            Kind::Receive => self.engine.post_recv(peer, tag, list, options),
-        };
+            Kind::Send => self.engine.post_send(peer, tag, list.clone(), options),
+            Kind::Unexpected => self.engine.post_send_unexpected(peer, tag, list.clone(), options),
+            Kind::Receive => self.engine.post_recv(peer, tag, list.clone(), options),
+        }?;
         self.has_posted = true;
-        if kind != Kind::Receive {
+        let sends = kind != Kind::Receive;
+        let mut leaves = false;
+        if sends {
             self.addresses.note(address, true);
+            leaves = self.sends == 0 && !self.has_bursts || turn.is_asleep();
+            self.sends += 1;
         }
-        let begins = kind != Kind::Receive && !std::mem::replace(&mut self.is_in_burst, true);
-        let leaves = begins || turn.is_asleep();
+        let operation = |state| Operation { context, user, address, kind, state };
         let result = match posted {
-            Ok(Posted::Done(done)) if leaves || kind == Kind::Receive => {
-                self.ops.remove(key);
-                Ok(Err(done.len))
+            Posted::Pending(op) => {
+                self.ops.insert(operation(State::Posted(op, list)));
+                Ok(key)
             }
-            Ok(Posted::Done(done)) => {
-                self.end(key, done.status, done.len);
-                Ok(Ok(key))
+            Posted::Done(done) if sends && !leaves => {
+                self.ops.insert(operation(State::Ended(done.status, done.len)));
+                self.tell(key, context);
+                Ok(key)
             }
-            Ok(Posted::Pending(op)) => {
-                if let Some(operation) = self.ops.get_mut(key) {
-                    operation.op = Some(op);
-                }
-                Ok(Ok(key))
-            }
-            Err(error) => {
-                self.ops.remove(key);
-                return Err(error.into());
-            }
+            Posted::Done(done) => Err(done.len),
         };
         if leaves {
             self.progress(turn, 1);
         }
-        result
+        Ok(result)
     }
 
     /// Gets ready for the sleep of the thread that waits. Returns the descriptor to sleep on, and
@@ -281,15 +304,19 @@ impl Port {
     }
 
     /// Returns an error unless a context has such an operation.
-    pub(crate) fn check(&self, key: Key, context: usize) -> Outcome<&Operation> {
+    fn check(&self, key: Key, context: usize) -> Outcome<&Operation> {
         self.ops.get(key).filter(|operation| operation.context == context).ok_or(Number::EINVAL)
+    }
+
+    /// Returns whether a context has such an operation.
+    pub(crate) fn has(&self, key: Key, context: usize) -> bool {
+        self.check(key, context).is_ok()
     }
 
     /// Asks an operation to end. It is told of like others.
     pub(crate) fn cancel(&mut self, turn: &Turn, key: Key, context: usize) -> Outcome<()> {
-        let operation = self.check(key, context)?;
-        if let (None, Some(op)) = (operation.ended, operation.op) {
-            self.engine.cancel(op);
+        if let State::Posted(op, _) = &self.check(key, context)?.state {
+            self.engine.cancel(*op);
             self.progress(turn, 1);
         }
         Ok(())
@@ -298,14 +325,17 @@ impl Port {
     /// Ends all operations of a context, and forgets those that have ended. Returns true if there
     /// are others.
     pub(crate) fn end_context(&mut self, turn: &Turn, context: usize) -> bool {
-        let of_context = |(key, operation): (Key, &Operation)| {
-            (operation.context == context).then_some((key, operation.op.filter(|_| operation.ended.is_none())))
-        };
-        let found: Vec<_> = self.ops.iter().filter_map(of_context).collect();
-        found.iter().filter_map(|(_, op)| *op).for_each(|op| self.engine.cancel(op));
+        let posted = self.ops.iter().filter(|(_, operation)| operation.context == context);
+        let posted: Vec<_> = posted
+            .filter_map(|(key, operation)| match operation.state {
+                State::Posted(op, _) => Some((key, op)),
+                State::Ended(..) => None,
+            })
+            .collect();
+        posted.iter().for_each(|(_, op)| self.engine.cancel(*op));
         self.test(turn);
         while self.take_next(context).is_some() {}
-        found.iter().any(|(key, _)| self.ops.get(*key).is_some())
+        posted.iter().any(|(key, _)| self.ops.get(*key).is_some())
     }
 
     /// Takes the next unexpected message of a class, and the address of its peer.

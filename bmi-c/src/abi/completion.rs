@@ -6,7 +6,7 @@ use super::{Out, guard};
 use crate::handle::Key;
 use crate::library::{LIBRARY, locked};
 use crate::number::{Number, Outcome};
-use crate::port::Operation;
+use crate::port::Ended;
 
 /// `struct BMI_unexpected_info`.
 #[repr(C)]
@@ -34,17 +34,17 @@ impl Results {
     ///
     /// # Safety
     /// The arrays of the caller have such an element.
-    unsafe fn set(&self, index: usize, operation: &Operation) {
-        let Some((status, len)) = operation.ended else { return };
-        let code = status.map_or_else(|kind| -Number::from(kind).0, |()| 0);
+    #[inline]
+    unsafe fn set(&self, index: usize, ended: &Ended) {
+        let code = ended.status.map_or_else(|kind| -Number::from(kind).0, |()| 0);
         // SAFETY: the caller of this function says so.
         unsafe {
             self.errors.set(index, code);
             if let Some(sizes) = &self.sizes {
-                sizes.set(index, if code == 0 { len.cast_signed() } else { 0 });
+                sizes.set(index, if code == 0 { ended.len.cast_signed() } else { 0 });
             }
             if let Some(users) = &self.users {
-                users.set(index, std::ptr::with_exposed_provenance_mut(operation.user));
+                users.set(index, std::ptr::with_exposed_provenance_mut(ended.user));
             }
         }
     }
@@ -87,10 +87,10 @@ unsafe extern "C" fn BMI_test(
             })?;
             Ok(taken.is_some())
         })?;
-        let Some(operation) = taken else { return Ok(0) };
+        let Some(ended) = taken else { return Ok(0) };
         // SAFETY: the caller's variables.
         unsafe {
-            results.set(0, &operation);
+            results.set(0, &ended);
             outcount.set(0, 1);
         }
         Ok(1)
@@ -122,7 +122,7 @@ unsafe extern "C" fn BMI_testsome(
         // A number that names nothing is an error, before anything is taken. 0 is a place left out.
         for id in ids.iter().filter(|id| **id != 0) {
             let (index, key) = Key::of_id(*id).ok_or(Number::EINVAL)?;
-            LIBRARY.with(index, |port| port.check(key, context).map(|_| ()))?;
+            LIBRARY.with(index, |port| port.has(key, context).then_some(()).ok_or(Number::EINVAL))?;
         }
         let mut found = 0;
         LIBRARY.wait(max_idle_time_ms, || {
@@ -135,10 +135,10 @@ unsafe extern "C" fn BMI_testsome(
             for (at, id) in (0..).zip(ids) {
                 let Some((index, key)) = Key::of_id(*id) else { continue };
                 // Another thread may have taken it since the check, or the number is there twice.
-                if let Ok(Some(operation)) = LIBRARY.with(index, |port| port.take(key, context)) {
+                if let Ok(Some(ended)) = LIBRARY.with(index, |port| port.take(key, context)) {
                     // SAFETY: the caller's arrays have `incount` elements.
                     unsafe {
-                        results.set(found, &operation);
+                        results.set(found, &ended);
                         indices.set(found, at);
                     }
                     found += 1;
@@ -178,11 +178,11 @@ unsafe extern "C" fn BMI_testcontext(
                 unexpected |= LIBRARY.with(index, |port| {
                     port.test(turn);
                     while found < incount
-                        && let Some((key, operation)) = port.take_next(context)
+                        && let Some((key, ended)) = port.take_next(context)
                     {
                         // SAFETY: the caller's arrays have `incount` elements.
                         unsafe {
-                            results.set(found, &operation);
+                            results.set(found, &ended);
                             ids.set(found, key.to_id(index));
                         }
                         found += 1;

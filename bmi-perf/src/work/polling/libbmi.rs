@@ -72,7 +72,7 @@ functions! {
     BMI_post_sendunexpected(*mut i64, i64, *const c_void, i64, c_int, i32, *mut c_void, i64, *mut c_void) -> c_int;
     BMI_post_send(*mut i64, i64, *const c_void, i64, c_int, i32, *mut c_void, i64, *mut c_void) -> c_int;
     BMI_post_recv(*mut i64, i64, *mut c_void, i64, *mut i64, c_int, i32, *mut c_void, i64, *mut c_void) -> c_int;
-    BMI_testcontext(c_int, *mut i64, *mut c_int, *mut c_int, *mut i64, *mut *mut c_void, c_int, i64) -> c_int;
+    BMI_testcontext(c_int, *mut i64, *mut c_int, *mut c_int, *mut i64, *mut usize, c_int, i64) -> c_int;
     BMI_testunexpected(c_int, *mut c_int, *mut Unexpected, c_int) -> c_int;
     BMI_unexpected_free(i64, *mut c_void) -> c_int;
     bmi_status_string(c_int) -> *const c_char;
@@ -88,6 +88,10 @@ pub(super) struct C {
     sending: u64,
     /// Sends since the last test.
     unpolled: u32,
+    /// What a test tells.
+    ids: [i64; MOST],
+    errors: [c_int; MOST],
+    users: [usize; MOST],
     outgoing: Memory,
     incoming: Memory,
     // The functions are valid while it lives.
@@ -110,15 +114,25 @@ impl C {
         let library = load()?;
         // SAFETY: the library has just been loaded, and is stored beside the functions.
         let functions = unsafe { Functions::of(&library) }.map_err(not_loaded)?;
-        let (outgoing, incoming) = (Memory::zeroed(0)?, Memory::zeroed(0)?);
         let (methods, listen, flags) =
             if is_server { (method.as_ptr(), at.as_ptr(), INIT_SERVER) } else { (null(), null(), 0) };
         // SAFETY: the texts live during the call.
         let begun = unsafe { (functions.BMI_initialize)(methods, listen, flags, null_mut()) };
         functions.check(begun)?;
-        let (ended, _library) = (Ended::default(), library);
-        let mut port =
-            C { functions, context: 0, peer: 0, ended, sending: 0, unpolled: 0, outgoing, incoming, _library };
+        let mut port = C {
+            functions,
+            context: 0,
+            peer: 0,
+            ended: Ended::default(),
+            sending: 0,
+            unpolled: 0,
+            ids: [0; MOST],
+            errors: [0; MOST],
+            users: [0; MOST],
+            outgoing: Memory::zeroed(0)?,
+            incoming: Memory::zeroed(0)?,
+            _library: library,
+        };
         let mut addr = 0;
         // SAFETY: the variables and the text live during the calls.
         let (opened, found) = unsafe {
@@ -246,15 +260,14 @@ impl Port for C {
             return self.meet();
         }
         self.unpolled = 0;
-        let (mut ids, mut errors, mut users, mut count) = ([0; MOST], [0; MOST], [null_mut(); MOST], 0);
-        let (test, most) = (self.functions.BMI_testcontext, MOST as c_int);
-        let (out, errors_out, users_out) = (ids.as_mut_ptr(), errors.as_mut_ptr(), users.as_mut_ptr());
+        let (mut count, test, most, context) = (0, self.functions.BMI_testcontext, MOST as c_int, self.context);
+        let (ids, errors, users) = (self.ids.as_mut_ptr(), self.errors.as_mut_ptr(), self.users.as_mut_ptr());
         // SAFETY: the arrays have `MOST` elements and live during the call.
-        let told = unsafe { test(most, out, &raw mut count, errors_out, null_mut(), users_out, 0, self.context) };
+        let told = unsafe { test(most, ids, &raw mut count, errors, null_mut(), users, 0, context) };
         self.functions.check(told)?;
-        for (error, user) in errors.into_iter().zip(users).take(count as usize) {
-            self.functions.check(error)?;
-            self.has_ended(user.addr());
+        for at in 0..count as usize {
+            self.functions.check(self.errors[at])?;
+            self.has_ended(self.users[at]);
         }
         Ok(count > 0)
     }
