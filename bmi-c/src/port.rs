@@ -40,6 +40,10 @@ const CHEAP_LOOKS: u32 = 4;
 /// Time between two looks at buffers that may still be accessed.
 const HELD: Duration = Duration::from_millis(10);
 
+/// The least limit of eager messages that a peer may have. Only the process that posts accesses the
+/// buffer of a message up to this length.
+const EAGER: usize = 256;
+
 /// What is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -58,8 +62,8 @@ struct Operation {
 }
 
 enum State {
-    /// With the program's buffers.
-    Posted(OpId, MemList),
+    /// With the program's buffers, if another process may access them.
+    Posted(OpId, Option<MemList>),
     Ended(Result<(), ErrorKind>, u64),
 }
 
@@ -184,7 +188,7 @@ impl Port {
     /// Notes the end of an operation. The operations of connections have no entry.
     fn end(&mut self, key: Key, status: Result<(), ErrorKind>, len: u64) {
         let Some(operation) = self.ops.get_mut(key) else { return };
-        if let (State::Posted(_, list), Err(error)) = (&operation.state, status)
+        if let (State::Posted(_, Some(list)), Err(error)) = (&operation.state, status)
             && list.pieces().iter().any(|piece| piece.memory().is_retired())
         {
             return self.held.push((key, error));
@@ -256,10 +260,11 @@ impl Port {
         let peer = self.addresses.connected(address, &mut self.engine)?;
         let key = self.ops.next();
         let options = Options { user: key.0, ..Options::default() };
+        let shared = (list.len() > EAGER).then(|| list.clone());
         let posted = match kind {
-            Kind::Send => self.engine.post_send(peer, tag, list.clone(), options),
-            Kind::Unexpected => self.engine.post_send_unexpected(peer, tag, list.clone(), options),
-            Kind::Receive => self.engine.post_recv(peer, tag, list.clone(), options),
+            Kind::Send => self.engine.post_send(peer, tag, list, options),
+            Kind::Unexpected => self.engine.post_send_unexpected(peer, tag, list, options),
+            Kind::Receive => self.engine.post_recv(peer, tag, list, options),
         }?;
         self.has_posted = true;
         let sends = kind != Kind::Receive;
@@ -272,7 +277,7 @@ impl Port {
         let operation = |state| Operation { context, user, address, kind, state };
         let result = match posted {
             Posted::Pending(op) => {
-                self.ops.insert(operation(State::Posted(op, list)));
+                self.ops.insert(operation(State::Posted(op, shared)));
                 Ok(key)
             }
             Posted::Done(done) if sends && !leaves => {
