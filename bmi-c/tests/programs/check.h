@@ -142,6 +142,48 @@ static inline pid_t start_child(void)
     return child;
 }
 
+struct child
+{
+    pid_t pid;
+    int go, ready;
+};
+
+/* Starts a child that waits for its turn. A process that has the library cannot fork one. */
+static inline struct child start(void (*run)(const char *, int, int), const char *address, int number)
+{
+    int go[2], ready[2];
+    struct child child;
+    char byte;
+
+    IS(pipe(go), 0);
+    IS(pipe(ready), 0);
+    child = (struct child){start_child(), go[1], ready[0]};
+    if (child.pid == 0)
+    {
+        IS(read(go[0], &byte, 1), 1);
+        run(address, number, ready[1]);
+        _exit(0);
+    }
+    return child;
+}
+
+/* Gives a child its turn, and waits until it is ready. */
+static inline void begin(struct child child)
+{
+    char byte;
+
+    IS(write(child.go, "", 1), 1);
+    IS(read(child.ready, &byte, 1), 1);
+}
+
+static inline void kill_it(struct child child)
+{
+    int status;
+
+    IS(kill(child.pid, SIGKILL), 0);
+    IS(waitpid(child.pid, &status, 0), child.pid);
+}
+
 /* Runs a server in this process and a client in a child, after the server listens. */
 static inline void pair(const char *address, void (*serve)(void), void (*call)(const char *))
 {

@@ -1,47 +1,6 @@
 /* A peer dies with operations on it. Its address stays, and is used when it has come back. */
 #include "check.h"
 
-struct child
-{
-    pid_t pid;
-    int go, ready;
-};
-
-/* Starts a child that waits for its turn. A process that has the library cannot fork one. */
-static struct child start(void (*run)(const char *, int, int), const char *address, int number)
-{
-    int go[2], ready[2];
-    struct child child;
-    char byte;
-
-    IS(pipe(go), 0);
-    IS(pipe(ready), 0);
-    child = (struct child){start_child(), go[1], ready[0]};
-    if (child.pid == 0)
-    {
-        IS(read(go[0], &byte, 1), 1);
-        run(address, number, ready[1]);
-        _exit(0);
-    }
-    return child;
-}
-
-static void begin(struct child child)
-{
-    char byte;
-
-    IS(write(child.go, "", 1), 1);
-    IS(read(child.ready, &byte, 1), 1);
-}
-
-static void kill_it(struct child child)
-{
-    int status;
-
-    IS(kill(child.pid, SIGKILL), 0);
-    IS(waitpid(child.pid, &status, 0), child.pid);
-}
-
 /* Answers a request with a number, and waits to be killed. */
 static void serve(const char *address, int number, int ready)
 {
