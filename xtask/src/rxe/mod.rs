@@ -248,12 +248,13 @@ fn quoted(word: &str) -> String {
 }
 
 /// Returns the commands that set the environment in the machine: what the user's environment has
-/// for any run, `more`, and where our programs are.
+/// for any run, `more`, and where the tree and our programs are.
 fn setting(root: &Path, more: &[(String, String)]) -> String {
     let handed_on = HANDED_ON.iter().filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)));
     let all = handed_on.chain(more.iter().cloned());
     let all = all.map(|(name, value)| format!("export {name}={}; ", quoted(&value))).collect::<String>();
-    format!("export PATH={}:$PATH; {all}", quoted(&crate::target(root).join("debug").to_string_lossy()))
+    let [tree, programs] = [root, &crate::target(root).join("debug")].map(|path| quoted(&path.to_string_lossy()));
+    format!("export RXE_TREE={tree} PATH={programs}:$PATH; {all}")
 }
 
 /// Builds the chosen test programs, and fails if a chosen group does not exist.

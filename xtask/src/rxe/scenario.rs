@@ -28,6 +28,7 @@ pub(crate) struct Scenario {
 pub(crate) const SCENARIOS: &[Scenario] = &[
     usual("machine", "perftest sends to itself", "perftest_alone"),
     usual("machine", "ping-pong of libibverbs has the right bytes", "ping_pong"),
+    usual("c", "ping-pong in C over libbmi has the right bytes", "c_ping_pong"),
     usual("files", "a tree is stored and read back", "tree"),
     usual("files", "a tree is stored and read back with caches", "cached_tree"),
     usual("files", "several clients at once", "several_clients"),

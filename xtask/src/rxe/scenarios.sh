@@ -253,6 +253,18 @@ perftest_alone() { perftest ib_send_lat -s 64 -n 200; }
 # It compares the data that it receives.
 ping_pong() { both 4854 ibv_rc_pingpong -d rxe0 -g "$(gid)" -p 18516 -s 4096 -n 100 -c; }
 
+# It compares them, too. The lengths take an eager message, one by fast RDMA, and a rendezvous.
+c_ping_pong() {
+    ln -s "$(dirname "$(command -v pvfsd)")/deps/libbmi_c.so" libbmi.so.0
+    cc -I "$RXE_TREE/bmi-c/include" -o c-ping-pong "$RXE_TREE/examples/c/pingpong.c" "$PWD/libbmi.so.0"
+    for bytes in 8 20000 300000; do
+        LD_LIBRARY_PATH=$PWD ./c-ping-pong server ib://rxe0/127.0.0.1:7300 >c-server 2>&1 & server=$!
+        await grep -q listening c-server
+        echo "note: $(LD_LIBRARY_PATH=$PWD ./c-ping-pong client ib://rxe0/127.0.0.1:7300 20 $bytes)"
+        wait $server
+    done
+}
+
 # A cluster at the address $1, for the other machine.
 serve() {
     cluster "$1" normal
