@@ -7,45 +7,15 @@
  * The server has an array of 4000 rows of 4000 bytes. The client asks for a tile of 1000 rows of
  * 1000 bytes. The server sends the rows as one message, without copying them together first.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <bmi.h>
+#include "example.h"
 
 enum
 {
     ROWS = 1000,
     COLUMNS = 1000,
     WIDTH = 4000,
-    DATA = 1,
-    IDLE_MS = 1000
+    DATA = 1
 };
-
-static bmi_context_id context;
-
-static void check(int ret, const char *what)
-{
-    if (ret < 0)
-    {
-        fprintf(stderr, "%s: %s\n", what, bmi_status_string(ret));
-        exit(1);
-    }
-}
-
-/* Waits for the end of an operation, unless its post has returned 1. */
-static void finish(int posted, bmi_op_id_t id, bmi_size_t *size, const char *what)
-{
-    int count = 0;
-    bmi_error_code_t error = 0;
-
-    check(posted, what);
-    while (posted == 0 && count == 0)
-    {
-        check(BMI_test(id, &count, &error, size, NULL, IDLE_MS, context), what);
-    }
-    check(error, what);
-}
 
 static char byte_at(int row, int column)
 {
@@ -137,20 +107,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: list server|client ADDRESS\n");
         return 2;
     }
-    if (is_server)
-    {
-        char method[16];
-
-        snprintf(method, sizeof method, "bmi_%.*s", (int)strcspn(argv[2], ":"), argv[2]);
-        check(BMI_initialize(method, argv[2], BMI_INIT_SERVER, NULL), "initialise");
-        printf("listening\n");
-        fflush(stdout);
-    }
-    else
-    {
-        check(BMI_initialize(NULL, NULL, 0, NULL), "initialise");
-    }
-    check(BMI_open_context(&context), "context");
+    begin(is_server, argv[2]);
     if (is_server)
     {
         serve();
@@ -159,7 +116,6 @@ int main(int argc, char **argv)
     {
         fetch(argv[2]);
     }
-    BMI_close_context(context);
-    check(BMI_finalize(), "finalise");
+    end();
     return 0;
 }

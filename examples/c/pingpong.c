@@ -8,45 +8,14 @@
  * unexpected message with the number of rounds and of bytes, and then pings. It prints the mean
  * time of a round.
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "example.h"
 #include <time.h>
-
-#include <bmi.h>
-
-#define IDLE_MS 1000
 
 struct request
 {
     int32_t rounds;
     int32_t bytes;
 };
-
-static bmi_context_id context;
-
-static void check(int ret, const char *what)
-{
-    if (ret < 0)
-    {
-        fprintf(stderr, "%s: %s\n", what, bmi_status_string(ret));
-        exit(1);
-    }
-}
-
-/* Waits for the end of an operation, unless its post has returned 1. */
-static void finish(int posted, bmi_op_id_t id, bmi_size_t *size, const char *what)
-{
-    int count = 0;
-    bmi_error_code_t error = 0;
-
-    check(posted, what);
-    while (posted == 0 && count == 0)
-    {
-        check(BMI_test(id, &count, &error, size, NULL, IDLE_MS, context), what);
-    }
-    check(error, what);
-}
 
 static void send_to(BMI_addr_t peer, const void *buffer, int bytes, int tag)
 {
@@ -151,20 +120,7 @@ int main(int argc, char **argv)
     }
     request.rounds = argc > 3 ? atoi(argv[3]) : 1000;
     request.bytes = argc > 4 ? atoi(argv[4]) : 8;
-    if (is_server)
-    {
-        char method[16];
-
-        snprintf(method, sizeof method, "bmi_%.*s", (int)strcspn(argv[2], ":"), argv[2]);
-        check(BMI_initialize(method, argv[2], BMI_INIT_SERVER, NULL), "initialise");
-        printf("listening\n");
-        fflush(stdout);
-    }
-    else
-    {
-        check(BMI_initialize(NULL, NULL, 0, NULL), "initialise");
-    }
-    check(BMI_open_context(&context), "context");
+    begin(is_server, argv[2]);
     if (is_server)
     {
         serve();
@@ -173,7 +129,6 @@ int main(int argc, char **argv)
     {
         ping(argv[2], request);
     }
-    BMI_close_context(context);
-    check(BMI_finalize(), "finalise");
+    end();
     return 0;
 }
