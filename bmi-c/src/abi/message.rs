@@ -15,6 +15,9 @@ const MAX_PIECES: usize = 4096;
 /// `BMI_PRE_ALLOC` and `BMI_EXT_ALLOC`.
 const BUFFER_TYPES: [c_int; 2] = [1, 2];
 
+/// The buffers of a list.
+type List = *const *const c_void;
+
 /// What all posts have.
 struct Post {
     id: *mut i64,
@@ -71,14 +74,7 @@ impl Post {
     ///
     /// # Safety
     /// As [`Post::run`]. Both lists have `count` elements.
-    unsafe fn run_list(
-        &self,
-        buffers: *const *const c_void,
-        sizes: *const i64,
-        count: c_int,
-        total: i64,
-        actual: *mut i64,
-    ) -> c_int {
+    unsafe fn run_list(&self, buffers: List, sizes: *const i64, count: c_int, total: i64, actual: *mut i64) -> c_int {
         guard(|| {
             // SAFETY: the caller of this function says so.
             let pieces = unsafe { list(buffers, sizes, count, total) };
@@ -104,7 +100,7 @@ impl Post {
 ///
 /// # Safety
 /// Both lists have `count` elements.
-unsafe fn list(buffers: *const *const c_void, sizes: *const i64, count: c_int, total: i64) -> Outcome<Vec<Piece>> {
+unsafe fn list(buffers: List, sizes: *const i64, count: c_int, total: i64) -> Outcome<Vec<Piece>> {
     let count = usize::try_from(count).map_err(|_| Number::EINVAL)?;
     let is_bad = |null: bool, aligned: bool| null || !aligned;
     if is_bad(buffers.is_null(), buffers.is_aligned()) || is_bad(sizes.is_null(), sizes.is_aligned()) {
@@ -125,152 +121,43 @@ unsafe fn list(buffers: *const *const c_void, sizes: *const i64, count: c_int, t
     if sum.and_then(|sum| i64::try_from(sum).ok()) == Some(total) { Ok(pieces) } else { Err(Number::EINVAL) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn BMI_post_send(
-    id: *mut i64,
-    addr: i64,
-    buffer: *const c_void,
-    size: i64,
-    buffer_type: c_int,
-    tag: i32,
-    user: *mut c_void,
-    context: i64,
-    _hints: *mut c_void,
-) -> c_int {
-    let post = Post { id, addr, kind: Kind::Send, buffer_type, tag, class: 0, user, context };
-    // SAFETY: the program's own arguments.
-    unsafe { post.run_one(buffer, size, std::ptr::null_mut()) }
+/// Defines posts: the kind, the arguments for the buffer, and where the program wants the length of
+/// a message that has come, or gives a class.
+macro_rules! posts {
+    ($($name:ident($kind:ident, $run:ident($($buffer:ident: $type:ty),*) $(-> $actual:ident)? $(, $class:ident)?);)*) => {
+        $(#[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            id: *mut i64,
+            addr: i64,
+            $($buffer: $type,)*
+            $($actual: *mut i64,)?
+            buffer_type: c_int,
+            tag: i32,
+            $($class: u8,)?
+            user: *mut c_void,
+            context: i64,
+            _hints: *mut c_void,
+        ) -> c_int {
+            let (class, actual) = ([$($class,)? 0][0], [$($actual,)? std::ptr::null_mut()][0]);
+            let post = Post { id, addr, kind: Kind::$kind, buffer_type, tag, class, user, context };
+            // SAFETY: the program's own arguments.
+            unsafe { post.$run($($buffer,)* actual) }
+        })*
+    };
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn BMI_post_sendunexpected(
-    id: *mut i64,
-    addr: i64,
-    buffer: *const c_void,
-    size: i64,
-    buffer_type: c_int,
-    tag: i32,
-    user: *mut c_void,
-    context: i64,
-    _hints: *mut c_void,
-) -> c_int {
-    let post = Post { id, addr, kind: Kind::Unexpected, buffer_type, tag, class: 0, user, context };
-    // SAFETY: the program's own arguments.
-    unsafe { post.run_one(buffer, size, std::ptr::null_mut()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn BMI_post_sendunexpected_class(
-    id: *mut i64,
-    addr: i64,
-    buffer: *const c_void,
-    size: i64,
-    buffer_type: c_int,
-    tag: i32,
-    class: u8,
-    user: *mut c_void,
-    context: i64,
-    _hints: *mut c_void,
-) -> c_int {
-    let post = Post { id, addr, kind: Kind::Unexpected, buffer_type, tag, class, user, context };
-    // SAFETY: the program's own arguments.
-    unsafe { post.run_one(buffer, size, std::ptr::null_mut()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn BMI_post_recv(
-    id: *mut i64,
-    addr: i64,
-    buffer: *mut c_void,
-    size: i64,
-    actual: *mut i64,
-    buffer_type: c_int,
-    tag: i32,
-    user: *mut c_void,
-    context: i64,
-    _hints: *mut c_void,
-) -> c_int {
-    let post = Post { id, addr, kind: Kind::Receive, buffer_type, tag, class: 0, user, context };
-    // SAFETY: the program's own arguments.
-    unsafe { post.run_one(buffer, size, actual) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn BMI_post_send_list(
-    id: *mut i64,
-    addr: i64,
-    buffers: *const *const c_void,
-    sizes: *const i64,
-    count: c_int,
-    total: i64,
-    buffer_type: c_int,
-    tag: i32,
-    user: *mut c_void,
-    context: i64,
-    _hints: *mut c_void,
-) -> c_int {
-    let post = Post { id, addr, kind: Kind::Send, buffer_type, tag, class: 0, user, context };
-    // SAFETY: the program's own arguments.
-    unsafe { post.run_list(buffers, sizes, count, total, std::ptr::null_mut()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn BMI_post_recv_list(
-    id: *mut i64,
-    addr: i64,
-    buffers: *const *mut c_void,
-    sizes: *const i64,
-    count: c_int,
-    total: i64,
-    actual: *mut i64,
-    buffer_type: c_int,
-    tag: i32,
-    user: *mut c_void,
-    context: i64,
-    _hints: *mut c_void,
-) -> c_int {
-    let post = Post { id, addr, kind: Kind::Receive, buffer_type, tag, class: 0, user, context };
-    // SAFETY: the program's own arguments.
-    unsafe { post.run_list(buffers.cast(), sizes, count, total, actual) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn BMI_post_sendunexpected_list(
-    id: *mut i64,
-    addr: i64,
-    buffers: *const *const c_void,
-    sizes: *const i64,
-    count: c_int,
-    total: i64,
-    buffer_type: c_int,
-    tag: i32,
-    user: *mut c_void,
-    context: i64,
-    _hints: *mut c_void,
-) -> c_int {
-    let post = Post { id, addr, kind: Kind::Unexpected, buffer_type, tag, class: 0, user, context };
-    // SAFETY: the program's own arguments.
-    unsafe { post.run_list(buffers, sizes, count, total, std::ptr::null_mut()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn BMI_post_sendunexpected_list_class(
-    id: *mut i64,
-    addr: i64,
-    buffers: *const *const c_void,
-    sizes: *const i64,
-    count: c_int,
-    total: i64,
-    buffer_type: c_int,
-    tag: i32,
-    class: u8,
-    user: *mut c_void,
-    context: i64,
-    _hints: *mut c_void,
-) -> c_int {
-    let post = Post { id, addr, kind: Kind::Unexpected, buffer_type, tag, class, user, context };
-    // SAFETY: the program's own arguments.
-    unsafe { post.run_list(buffers, sizes, count, total, std::ptr::null_mut()) }
+#[rustfmt::skip]
+posts! {
+    BMI_post_send(Send, run_one(buffer: *const c_void, size: i64));
+    BMI_post_sendunexpected(Unexpected, run_one(buffer: *const c_void, size: i64));
+    BMI_post_sendunexpected_class(Unexpected, run_one(buffer: *const c_void, size: i64), class);
+    BMI_post_recv(Receive, run_one(buffer: *const c_void, size: i64) -> actual);
+    BMI_post_send_list(Send, run_list(buffers: List, sizes: *const i64, count: c_int, total: i64));
+    BMI_post_recv_list(Receive, run_list(buffers: List, sizes: *const i64, count: c_int, total: i64) -> actual);
+    BMI_post_sendunexpected_list(Unexpected, run_list(buffers: List, sizes: *const i64, count: c_int, total: i64));
+    BMI_post_sendunexpected_list_class(
+        Unexpected, run_list(buffers: List, sizes: *const i64, count: c_int, total: i64), class
+    );
 }
 
 #[unsafe(no_mangle)]
