@@ -173,7 +173,7 @@ impl Port {
                 news = true;
             }
         }
-        if news {
+        if news && turn.is_awaited() {
             turn.announce();
         }
         // The poll has taken what would have woken the thread that sleeps.

@@ -4,7 +4,8 @@
 //! **Protocol.** Whoever finds news (an operation that ended, an unexpected message) raises
 //! `epoch`, wakes those that wait, and rings for the leader if that sleeps. A thread reads `epoch`
 //! before it looks for what it waits for, and waits only while `epoch` is the same. So no news is
-//! missed.
+//! missed. A thread that may wait is counted before it looks. News that are found behind the lock of
+//! a transport need not be announced while there is none: who comes later looks behind that lock.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -38,6 +39,8 @@ pub(crate) struct Turn {
     /// The leader sleeps, or is about to.
     sleeps: AtomicBool,
     followers: AtomicU32,
+    /// Threads in tests with a time.
+    waiting: AtomicU32,
     state: Mutex<State>,
     changed: Condvar,
     bell: Arc<Bell>,
@@ -62,6 +65,7 @@ impl Turn {
             epoch: AtomicU64::new(0),
             sleeps: AtomicBool::new(false),
             followers: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
             state: Mutex::new(State { has_leader: false, waiter: Waiter::new(Waiting::Adaptive) }),
             changed: Condvar::new(),
             waker: Waker::from(Arc::clone(&bell)),
@@ -82,6 +86,12 @@ impl Turn {
             self.changed.notify_all();
         }
         self.ring();
+    }
+
+    /// Returns true if a thread may wait for news.
+    #[inline]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
     }
 
     /// Returns true if the leader sleeps, or is about to.
@@ -106,8 +116,12 @@ impl Turn {
         mut look: impl FnMut() -> Outcome<bool>,
         mut arm: impl FnMut(Time) -> Option<(Vec<libc::pollfd>, Time)>,
     ) -> Outcome<()> {
+        if idle_ms == 0 {
+            return look().map(|_| ());
+        }
+        let _counted = Counted::new(&self.waiting);
         let mut epoch = self.epoch.load(Ordering::SeqCst);
-        if look()? || idle_ms == 0 {
+        if look()? {
             return Ok(());
         }
         let begun = clock.now();
@@ -153,12 +167,11 @@ impl Turn {
             state.has_leader = true;
             return true;
         }
-        self.followers.fetch_add(1, Ordering::SeqCst);
+        let _counted = Counted::new(&self.followers);
         if self.epoch.load(Ordering::SeqCst) == epoch {
             let wait = self.changed.wait_timeout(state, until.since(clock.now()));
             drop(wait.unwrap_or_else(PoisonError::into_inner));
         }
-        self.followers.fetch_sub(1, Ordering::SeqCst);
         false
     }
 
@@ -176,6 +189,22 @@ impl Turn {
             // SAFETY: eight bytes of a number that lives.
             unsafe { libc::read(self.bell.0.as_fd().as_raw_fd(), (&raw mut rung).cast(), 8) };
         }
+    }
+}
+
+/// A thread that is counted.
+struct Counted<'a>(&'a AtomicU32);
+
+impl Counted<'_> {
+    fn new(count: &AtomicU32) -> Counted<'_> {
+        count.fetch_add(1, Ordering::SeqCst);
+        Counted(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
