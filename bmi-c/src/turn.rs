@@ -4,8 +4,9 @@
 //! **Protocol.** Whoever finds news (an operation that ended, an unexpected message) raises
 //! `epoch`, wakes those that wait, and rings for the leader if that sleeps. A thread reads `epoch`
 //! before it looks for what it waits for, and waits only while `epoch` is the same. So no news is
-//! missed. A thread that may wait is counted before it looks. News that are found behind the lock of
-//! a transport need not be announced while there is none: who comes later looks behind that lock.
+//! missed. A thread that may wait is counted before it looks. News that are found behind the lock
+//! of a transport need not be announced while there is none: who comes later looks behind that
+//! lock.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! A program in C: the functions of the shared library `libbmi`, on both sides.
 //!
 //! **One library for each station.** A process has one state of `libbmi`, whose tests poll all
-//! transports that it has opened. So each station loads a copy of the file, which has a state of its
-//! own. The file is where cargo leaves it when it builds this program, or else the installed
+//! transports that it has opened. So each station loads a copy of the file, which has a state of
+//! its own. The file is where cargo leaves it when it builds this program, or else the installed
 //! `libbmi.so.0`, which serves one station.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
