@@ -70,14 +70,17 @@ impl<T> Table<T> {
         Key::new(slot, last % (GENERATIONS - 1) + 1)
     }
 
-    #[inline]
+    // Inlined, so that the value is made in its place: a copy of what was just written waits until
+    // all stores before are in the cache, those of a message to a peer among them.
+    #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> Key {
         let key = self.next();
-        let entry = (key.generation(), Some(value));
-        match self.free.pop() {
-            Some(slot) => self.entries[slot] = entry,
-            None => self.entries.push(entry),
+        if self.free.pop().is_none() {
+            self.entries.push((self.first, None));
         }
+        let (generation, entry) = &mut self.entries[key.slot()];
+        *generation = key.generation();
+        *entry = Some(value);
         key
     }
 
