@@ -280,7 +280,8 @@ impl Port {
                 self.ops.insert(operation(State::Posted(op, shared)));
                 Ok(key)
             }
-            Posted::Done(done) if sends && !leaves => {
+            // One that has failed is told of later.
+            Posted::Done(done) if sends && !leaves || done.status.is_err() => {
                 self.ops.insert(operation(State::Ended(done.status, done.len)));
                 self.tell(key, context);
                 Ok(key)
