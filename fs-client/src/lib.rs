@@ -109,7 +109,7 @@ pub use fs_proto::{
     RemoveKind, Replace, SetAttr, XattrName,
 };
 pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
-pub use names::{Draft, Publish, ReadDir};
+pub use names::{Draft, Held, Publish, ReadDir};
 pub use net::{Endpoints, Route, TransportChoice};
 #[cfg(feature = "object_store")]
 pub use objects::PvfsStore;

@@ -4,19 +4,8 @@ use bstr::BString;
 use serde::{Deserialize, Serialize};
 
 use crate::distribution::Layout;
-use crate::handle::Handle;
+use crate::handle::{Handle, Kind};
 use crate::limits;
-
-/// The kind of object that a handle names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Kind {
-    /// A file.
-    File,
-    /// A directory.
-    Dir,
-    /// A symbolic link.
-    Symlink,
-}
 
 /// Attributes, as `stat` shows them. Times are in nanoseconds since 1970. They come from the
 /// manager's clock or were set by a client.
@@ -71,9 +60,6 @@ pub struct Entry {
     pub attr: Attr,
     /// The location of a file's bytes; `None` for anything else.
     pub layout: Option<Layout>,
-    /// Where a symbolic link leads; `None` for anything else. Nobody but the reader interprets it.
-    #[serde(deserialize_with = "limits::target")]
-    pub target: Option<BString>,
     /// The time at which `attr.mtime_ns` was set, in nanoseconds by the manager's clock: when the
     /// file was created, or when a client last set `mtime_ns`. If an I/O server has written later
     /// than this, the content changed later. The manager is not told about writes.
@@ -81,4 +67,7 @@ pub struct Entry {
     /// The size of a file in bytes, if it was recorded when the file was complete
     /// ([`crate::ManagerRequest::RecordSize`]) and the file has not been written since.
     pub recorded_size: Option<u64>,
+    /// Where a symbolic link leads; `None` for anything else. Nobody but the reader interprets it.
+    #[serde(deserialize_with = "limits::target")]
+    pub target: Option<BString>,
 }

@@ -9,8 +9,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::attr::Kind;
-
 /// Bits of a handle that count. The bits above are the epoch.
 pub const COUNT_BITS: u32 = 40;
 /// The largest epoch.
@@ -63,6 +61,17 @@ handle!(
 impl DirHandle {
     /// The root directory, which always exists.
     pub const ROOT: DirHandle = DirHandle(1);
+}
+
+/// The kind of object that a handle names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// A file.
+    File,
+    /// A directory.
+    Dir,
+    /// A symbolic link.
+    Symlink,
 }
 
 /// The handle of an object of the namespace.

@@ -57,7 +57,7 @@ mod regions;
 /// Names and paths: bytes in no particular encoding.
 pub use bstr::BString;
 
-pub use attr::{Attr, Entry, Kind, SetAttr};
+pub use attr::{Attr, Entry, SetAttr};
 pub use cache::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
     VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry,
@@ -68,7 +68,9 @@ pub use datatype::{
 };
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
-pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, SymlinkHandle, handle_number};
+pub use handle::{
+    COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, Kind, MAX_EPOCH, SymlinkHandle, handle_number,
+};
 pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 pub use joined::Joined;
 pub use message::{

@@ -60,6 +60,8 @@ pub const DEFAULT_STRIP: u64 = 64 << 10;
 pub const MAX_ENTRIES: usize = 4096;
 /// Most datafiles that one request creates, discards or removes, and most that one reply lists.
 pub const MAX_DATAFILES: usize = 1024;
+/// Most files that one request releases.
+pub const MAX_RELEASED: usize = 256;
 /// Most datafiles in one reply about the state of a cache.
 pub const MAX_CACHED_FILES: usize = 1024;
 /// Most bytes of rows in one page of a backup: no message has room for more.

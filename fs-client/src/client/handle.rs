@@ -11,6 +11,7 @@ use bmi::{Addr, Endpoint, Memory, Time};
 use fs_proto::{ClusterId, Entry, FileHandle, ManagerReply, ManagerRequest, ReplyBody, RequestBody};
 
 use super::answers::ClientStats;
+use super::holds::Holds;
 use super::open_state::OpenState;
 use super::options::ClientOptions;
 use crate::error::{Error, Failure, ServerName};
@@ -31,6 +32,7 @@ pub(crate) struct Inner<S: Threading> {
     pub(crate) foreign: Foreign,
     /// The files that are open in this client.
     pub(super) files: Locked<BTreeMap<FileHandle, OpenState>>,
+    pub(crate) holds: Holds,
     /// The handle that the client was made over, if any. Its drivers end with the last handle.
     _handle: Option<bmi::Handle>,
 }
@@ -118,6 +120,7 @@ impl<S: Threading> Client<S> {
             options,
             foreign: Foreign::new(),
             files: Locked::default(),
+            holds: Holds::default(),
             _handle: handle,
         }));
         client.refresh().await?;

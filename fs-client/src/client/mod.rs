@@ -1,8 +1,10 @@
-//! A client (`handle`), what it knows of open files (`open_state`, `sizes`) and what it asks about
-//! servers (`servers`). What is done with names and with data is in the rooms above.
+//! A client (`handle`), what it knows of open files (`open_state`, `sizes`), what it holds
+//! (`holds`) and what it asks about servers (`servers`). What is done with names and with data is
+//! in the rooms above.
 
 mod answers;
 mod handle;
+mod holds;
 mod open_state;
 mod options;
 mod servers;

@@ -93,9 +93,9 @@ impl<S: Threading> State<S> {
 
 impl<S: Threading> Copier<S> {
     /// Stores a local directory with everything below it as the directory `target`. Symbolic links
-    /// are stored as they are. Special files are not copied, and count as failed. What fails is reported as
-    /// [`Progress::Failed`] and counted, and the rest is copied all the same. If the manager cannot
-    /// be reached, nothing more is begun.
+    /// are stored as they are. Special files are not copied, and count as failed. What fails is
+    /// reported as [`Progress::Failed`] and counted, and the rest is copied all the same. If the
+    /// manager cannot be reached, nothing more is begun.
     #[must_use = "it has the number of failures"]
     pub async fn put_tree(&self, source: &Path, target: &FsPath) -> Copied {
         let state = State {

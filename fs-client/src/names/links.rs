@@ -60,8 +60,8 @@ impl<S: Threading> Client<S> {
         self.ask_done(request).await.map_err(|error| error.during(format!("exchange {one} and {other}")))
     }
 
-    /// Sets an extended attribute, or removes it (`None`). If `exists` is true it must be there, and
-    /// if false it must not.
+    /// Sets an extended attribute, or removes it (`None`). If `exists` is true it must be there,
+    /// and if false it must not.
     ///
     /// # Errors
     /// `NotFound`, `Exists`; `NoSpace` if the object has [`MAX_XATTRS`] of them; `TooLarge` for a

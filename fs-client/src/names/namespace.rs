@@ -176,8 +176,8 @@ impl<S: Threading> Client<S> {
         self.stat_of(name, entry).await.map_err(during)
     }
 
-    /// Returns the attributes of what `entry` describes, with a file's size and datafiles. `path` is
-    /// used in messages.
+    /// Returns the attributes of what `entry` describes, with a file's size and datafiles. `path`
+    /// is used in messages.
     ///
     /// # Errors
     /// Those of every request.
@@ -225,7 +225,7 @@ impl<S: Threading> Client<S> {
     }
 
     /// Returns the handle of what is at a path.
-    pub(super) async fn handle_of(&self, path: &FsPath) -> Result<Handle, Error> {
+    pub(crate) async fn handle_of(&self, path: &FsPath) -> Result<Handle, Error> {
         match path.handle() {
             Some(handle) => Ok(handle),
             None => Ok(self.lookup(path).await?.handle),

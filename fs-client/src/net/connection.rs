@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bmi::threading::Threading;
 use bmi::{Addr, Endpoint, ErrorKind, Peer, Time};
-use fs_proto::ClusterId;
+use fs_proto::{ClusterId, Start};
 use futures_util::future::{Either, select};
 
 use super::numbers::Numbers;
@@ -79,6 +79,11 @@ impl<S: Threading> Connections<S> {
     /// Returns the manager.
     pub(crate) fn manager(&self) -> &ServerName {
         &self.manager
+    }
+
+    /// Returns the newest start of a server that was seen.
+    pub(crate) fn start_of(&self, server: &ServerName) -> Option<Start> {
+        self.servers.with(|servers| servers.start_of(server))
     }
 
     /// Returns the I/O servers.

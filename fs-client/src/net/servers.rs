@@ -131,6 +131,11 @@ impl<S: Threading> Servers<S> {
         self.iods = Arc::new(iods);
     }
 
+    /// Returns the newest start of a server that was seen.
+    pub(crate) fn start_of(&self, server: &ServerName) -> Option<Start> {
+        self.expected.get(&server.addr)?.seen
+    }
+
     /// Returns the Hello to a server.
     pub(crate) fn hello(&self, server: &ServerName) -> Hello {
         let Expected { store, seen } = self.expected.get(&server.addr).copied().unwrap_or_default();

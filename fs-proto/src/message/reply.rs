@@ -68,10 +68,6 @@ pub enum ManagerReply {
         /// True if more entries follow the last of these.
         more: bool,
     },
-    /// The value of an extended attribute.
-    Xattr(#[serde(deserialize_with = "limits::bytes::<MAX_XATTR, _, _>")] BString),
-    /// The names of the extended attributes of an object, sorted.
-    Xattrs(#[serde(deserialize_with = "limits::bounded::<MAX_XATTRS, _, _>")] Vec<XattrName>),
     /// Counts of the objects that the manager holds.
     Stat(ManagerStat),
     /// The cluster.
@@ -97,6 +93,10 @@ pub enum ManagerReply {
     /// The I/O servers that have not carried out a change of a file's size, as many as fit into a
     /// message.
     Truncation(#[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")] Vec<PendingTruncate>),
+    /// The value of an extended attribute.
+    Xattr(#[serde(deserialize_with = "limits::bytes::<MAX_XATTR, _, _>")] BString),
+    /// The names of the extended attributes of an object, sorted.
+    Xattrs(#[serde(deserialize_with = "limits::bounded::<MAX_XATTRS, _, _>")] Vec<XattrName>),
 }
 
 /// A change of a datafile's size that was decided, and is not carried out yet.

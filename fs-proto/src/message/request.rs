@@ -11,7 +11,7 @@ use crate::datatype::ViewPart;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 use crate::identity::{Hello, Start, StoreId};
 use crate::joined::Joined;
-use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_SERVERS, MAX_XATTR};
+use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR};
 use crate::message::reply::XattrName;
 use crate::region::Region;
 use crate::regions::Regions;
@@ -212,7 +212,8 @@ pub enum ManagerRequest {
         set: SetAttr,
     },
     /// Moves a name, atomically. Anything but a directory replaces anything but a directory at
-    /// `to`, and a directory replaces an empty directory. Answered by `Done`. Changes the namespace.
+    /// `to`, and a directory replaces an empty directory. Answered by `Done`. Changes the
+    /// namespace.
     Rename {
         /// The old place.
         from: Place,
@@ -220,58 +221,6 @@ pub enum ManagerRequest {
         to: Place,
         /// What must be there.
         replace: Replace,
-    },
-    /// Creates a symbolic link. Its parent must exist. Answered by `Entry`. Changes the namespace.
-    Symlink {
-        /// The place of the new link.
-        place: Place,
-        /// Where it leads: not empty, and without NUL.
-        #[serde(deserialize_with = "limits::bytes::<MAX_PATH, _, _>")]
-        target: BString,
-        /// Owner.
-        uid: u32,
-        /// Group.
-        gid: u32,
-    },
-    /// Gives a file one more name: a hard link. Answered by `Entry`. Changes the namespace. A file
-    /// has at most [`limits::MAX_LINKS`] names.
-    Link {
-        /// The file, which has a name.
-        file: FileHandle,
-        /// The new place, where nothing is.
-        place: Place,
-    },
-    /// Exchanges two names, atomically. Answered by `Done`. Changes the namespace.
-    Exchange {
-        /// One place.
-        one: Place,
-        /// The other.
-        other: Place,
-    },
-    /// Sets or removes an extended attribute. Answered by `Done`. Changes the namespace. An object
-    /// has at most [`limits::MAX_XATTRS`] of them.
-    SetXattr {
-        /// The object.
-        handle: Handle,
-        /// The name: not empty, and without NUL.
-        name: XattrName,
-        /// The value; `None` to remove it.
-        value: Option<XattrValue>,
-        /// True if it must be there already, false if it must not. Otherwise the answer is
-        /// `NotFound` or `Exists`.
-        exists: Option<bool>,
-    },
-    /// Returns the value of an extended attribute. Answered by `Xattr`, or `NotFound`.
-    GetXattr {
-        /// The object.
-        handle: Handle,
-        /// The name.
-        name: XattrName,
-    },
-    /// Lists the extended attributes of an object. Answered by `Xattrs`.
-    ListXattrs {
-        /// The object.
-        handle: Handle,
     },
     /// Removes a name: of a file, of a symbolic link, or of an empty directory. Answered by `Done`.
     /// Changes the namespace. With its last name a file goes. The manager removes the file's data
@@ -358,6 +307,72 @@ pub enum ManagerRequest {
         /// The file.
         file: FileHandle,
     },
+    /// Creates a symbolic link. Its parent must exist. Answered by `Entry`. Changes the namespace.
+    Symlink {
+        /// The place of the new link.
+        place: Place,
+        /// Where it leads: not empty, and without NUL.
+        #[serde(deserialize_with = "limits::bytes::<MAX_PATH, _, _>")]
+        target: BString,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    },
+    /// Gives a file one more name: a hard link. Answered by `Entry`. Changes the namespace. A file
+    /// has at most [`limits::MAX_LINKS`] names.
+    Link {
+        /// The file, which has a name.
+        file: FileHandle,
+        /// The new place, where nothing is.
+        place: Place,
+    },
+    /// Exchanges two names, atomically. Answered by `Done`. Changes the namespace.
+    Exchange {
+        /// One place.
+        one: Place,
+        /// The other.
+        other: Place,
+    },
+    /// Sets or removes an extended attribute. Answered by `Done`. Changes the namespace. An object
+    /// has at most [`limits::MAX_XATTRS`] of them.
+    SetXattr {
+        /// The object.
+        handle: Handle,
+        /// The name: not empty, and without NUL.
+        name: XattrName,
+        /// The value; `None` to remove it.
+        value: Option<XattrValue>,
+        /// True if it must be there already, false if it must not. Otherwise the answer is
+        /// `NotFound` or `Exists`.
+        exists: Option<bool>,
+    },
+    /// Returns the value of an extended attribute. Answered by `Xattr`, or `NotFound`.
+    GetXattr {
+        /// The object.
+        handle: Handle,
+        /// The name.
+        name: XattrName,
+    },
+    /// Lists the extended attributes of an object. Answered by `Xattrs`.
+    ListXattrs {
+        /// The object.
+        handle: Handle,
+    },
+    /// Says that the client has a file open. Answered by `Entry`. If the file loses its last name,
+    /// it stays until every client that holds it has released it, or has had no connection for
+    /// some minutes. The manager forgets holds with its start: clients then say them again, within
+    /// a minute.
+    Hold {
+        /// The file.
+        file: FileHandle,
+    },
+    /// Says that the client has closed files. Answered by `Done`, whatever it holds.
+    Release {
+        /// The files.
+        #[serde(deserialize_with = "limits::bounded::<MAX_RELEASED, _, _>")]
+        files: Vec<FileHandle>,
+    },
 }
 
 /// What an I/O server reports about its store.
@@ -432,6 +447,8 @@ impl ManagerRequest {
             ManagerRequest::RecordSize { .. } => "record size",
             ManagerRequest::Publish { .. } => "publish",
             ManagerRequest::Abandon { .. } => "abandon",
+            ManagerRequest::Hold { .. } => "hold",
+            ManagerRequest::Release { .. } => "release",
             ManagerRequest::Truncate { .. } => "truncate",
             ManagerRequest::Truncation { .. } => "truncation",
             ManagerRequest::Backup { .. } => "backup",

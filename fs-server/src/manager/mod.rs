@@ -57,7 +57,9 @@ use answer::{Clients, Errands};
 use backup::Snapshots;
 use commit::{Database, Lookups, Queue, Shared, Truncations};
 use fleet::{Members, Registering};
-use tables::{ASKED, CLIENTS, COUNTERS, Change, Dedup, IDENTITY, Pools, RESTORED, STARTS, identity, not_formatted};
+use tables::{
+    ASKED, CLIENTS, COUNTERS, Change, Dedup, Holds, IDENTITY, Pools, RESTORED, STARTS, identity, not_formatted,
+};
 
 pub(crate) use answer::ManagerLoop;
 pub(crate) use fault::Fault;
@@ -198,8 +200,11 @@ impl Manager {
         }
         let begun = begin(&store, &settings, instance, endpoint.now(), wall()).map_err(Fault::into_error)?;
         let Begun { identity, starts, asked, assigned, members, pools } = begun;
-        let clients = Clients::begin(&store, endpoint.now()).map_err(Fault::into_error)?;
-        let (database, lookups) = Database::new(store).map_err(Fault::into_error)?;
+        let holds = Holds::default();
+        let holders = store.read().map_err(Fault::from).and_then(|read| holds.begin(&read, endpoint.now()));
+        let holders = holders.map_err(Fault::into_error)?;
+        let clients = Clients::begin(&store, holders, endpoint.now()).map_err(Fault::into_error)?;
+        let (database, lookups) = Database::new(store, holds).map_err(Fault::into_error)?;
         Ok(Manager {
             endpoint,
             others: Vec::new(),
@@ -267,6 +272,12 @@ impl Manager {
             return Answer::from(self.register(context, registration).await.map(ReplyBody::Manager));
         }
         if !body.changes() {
+            if matches!(body, ManagerRequest::Hold { .. } | ManagerRequest::Release { .. }) {
+                match context.speaks_for(request.id.client) {
+                    Ok(session) => self.clients.connected(request.id.client, session),
+                    Err(error) => return Answer::error(error),
+                }
+            }
             self.clients.uses(request.id.client, context.session());
             let room = context.room.saturating_sub(REPLY_ROOM);
             let result = match body {

@@ -38,6 +38,8 @@ fn link_request() -> impl Strategy<Value = ManagerRequest> {
             .prop_map(|(handle, name, value, exists)| ManagerRequest::SetXattr { handle, name, value, exists }),
         (handle(), name()).prop_map(|(handle, name)| ManagerRequest::GetXattr { handle, name }),
         handle().prop_map(|handle| ManagerRequest::ListXattrs { handle }),
+        any::<u64>().prop_map(|file| ManagerRequest::Hold { file: FileHandle(file) }),
+        vec(any::<u64>().prop_map(FileHandle), 0..4).prop_map(|files| ManagerRequest::Release { files }),
     ]
 }
 

@@ -21,7 +21,7 @@ use fs_proto::FsError;
 use redb::WriteTransaction;
 
 use crate::lock::lock;
-use crate::manager::tables::{Change, names};
+use crate::manager::tables::{Change, NOBODY, names};
 use crate::manager::{Fault, Manager, is_open};
 use crate::service::Session;
 use crate::store::MetaStore;
@@ -43,12 +43,14 @@ struct State {
 
 impl Clients {
     /// Reads the clients with nameless files that earlier starts have left.
-    pub(in crate::manager) fn begin(store: &MetaStore, now: Time) -> Result<Clients, Fault> {
+    /// `holders` had files open.
+    pub(in crate::manager) fn begin(store: &MetaStore, holders: BTreeSet<u128>, now: Time) -> Result<Clients, Fault> {
         let mut owners = names::owners(&store.read()?)?;
         if mutated("manager/nameless-files-forgotten-at-a-restart") {
             owners.clear();
         }
-        let owners = owners.into_iter().map(|client| (client, now)).collect();
+        let owners = owners.into_iter().filter(|client| *client != NOBODY).chain(holders);
+        let owners = owners.map(|client| (client, now)).collect();
         Ok(Clients(Mutex::new(State { owners, ..State::default() })))
     }
 
@@ -130,13 +132,21 @@ impl Manager {
     }
 
     async fn sweep_nameless(&self) -> Result<(), FsError> {
-        for client in self.clients.gone(self.endpoint.now(), self.settings.nameless_grace) {
-            let (now_ns, clients) = ((self.wall)(), self.clients.clone());
-            let abandon =
-                move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.abandon_all(client, STEP);
+        let (now, holds) = (self.endpoint.now(), &self.lookups.holds);
+        let nobody = holds.is_over(now).then_some(NOBODY);
+        for client in nobody.into_iter().chain(self.clients.gone(now, self.settings.nameless_grace)) {
+            holds.release_all(client);
+            let (now_ns, clients, holds) = ((self.wall)(), self.clients.clone(), holds.clone());
+            let abandon = move |transaction: &WriteTransaction| {
+                let mut change = Change::open(transaction, now_ns)?;
+                change.forget_holder(client)?;
+                change.abandon_all(client, STEP)
+            };
             let note = move |removed| {
-                if removed < STEP {
-                    clients.owns_none(client);
+                match client {
+                    _ if removed == STEP => {}
+                    NOBODY => holds.given_up(),
+                    client => clients.owns_none(client),
                 }
                 Ok(removed)
             };

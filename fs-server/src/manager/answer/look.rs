@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use bmi::Addr;
 use bmi::hooks::step;
-use fs_proto::{ClusterInfo, FsError, IodInfo, ManagerReply, ManagerRequest, ManagerStat};
+use fs_proto::{ClusterInfo, FileHandle, FsError, IodInfo, ManagerReply, ManagerRequest, ManagerStat};
+use redb::WriteTransaction;
 
 use crate::manager::Manager;
 use crate::manager::commit::lookups;
+use crate::manager::tables::{Change, names};
 use crate::metrics::{UP, Values, of_manager};
 use crate::service::Session;
 
@@ -20,6 +22,8 @@ impl Manager {
         room: usize,
     ) -> Result<ManagerReply, FsError> {
         match request {
+            ManagerRequest::Hold { file } => return self.hold(client, *file, room).await,
+            ManagerRequest::Release { files } => return self.release(client, files).await,
             ManagerRequest::Ping => return Ok(ManagerReply::Done),
             ManagerRequest::Cluster { first } => return Ok(ManagerReply::Cluster(self.cluster(*first as usize, room))),
             _ => {}
@@ -35,6 +39,51 @@ impl Manager {
                 return Ok(reply);
             }
         }
+    }
+
+    /// Notes that a client has a file open, and returns the file as it is.
+    async fn hold(&self, client: u128, file: FileHandle, room: usize) -> Result<ManagerReply, FsError> {
+        self.lookups.hold(file, client).await?;
+        // From now on its files stay for some time when its connection is lost.
+        self.clients.owns_nameless(client, self.endpoint.now());
+        let getattr = ManagerRequest::Getattr { handle: file.into() };
+        let held = async {
+            let found = Box::pin(self.look(client, &getattr, room)).await?;
+            let is_nameless = matches!(&found, ManagerReply::Entry(entry) if entry.attr.nlink == 0);
+            if is_nameless || !self.lookups.holds.knows(client) {
+                let (now_ns, holds) = ((self.wall)(), self.lookups.holds.clone());
+                let hold = move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.hold(client, file);
+                let learn = move |()| {
+                    holds.learn(client);
+                    Ok(())
+                };
+                self.transact_then(hold, learn).await?;
+            }
+            Ok(found)
+        };
+        let held = held.await;
+        if held.is_err() {
+            self.lookups.holds.release(file.0, client);
+        }
+        held
+    }
+
+    /// Notes that a client has closed files, and removes those that have no name and that nobody
+    /// else holds.
+    async fn release(&self, client: u128, files: &[FileHandle]) -> Result<ManagerReply, FsError> {
+        self.lookups.release(files, client).await;
+        let owned = self.read(|read| names::owned(read, client, files)).await?;
+        // Drafts are released by nobody.
+        if !owned.is_empty() {
+            let now_ns = (self.wall)();
+            let abandon = move |transaction: &WriteTransaction| {
+                let mut change = Change::open(transaction, now_ns)?;
+                owned.iter().try_for_each(|file| change.abandon(client, *file))
+            };
+            self.transact_then(abandon, |()| Ok(())).await?;
+            self.maintenance.notify_waiters();
+        }
+        Ok(ManagerReply::Done)
     }
 
     /// Returns what is sampled of the manager.

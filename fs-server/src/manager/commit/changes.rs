@@ -301,6 +301,7 @@ impl Manager {
             failing: failing.clone(),
             pools: self.pools.borrow().clone(),
             creators,
+            holds: self.lookups.holds.clone(),
             connected: (!room).then(|| self.clients.with_connection()),
             before: self.changes.turn_before(now),
         }

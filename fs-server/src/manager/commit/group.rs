@@ -20,7 +20,7 @@ use fs_proto::{
 
 use crate::manager::Fault;
 use crate::manager::tables::{
-    Birth, CLIENTS, Candidate, Change, Dedup, NewFile, Pools, Publication, Unplaced, Wanted, placement,
+    Birth, CLIENTS, Candidate, Change, Dedup, Holds, NewFile, Pools, Publication, Unplaced, Wanted, placement,
 };
 use crate::store::MetaStore;
 
@@ -46,6 +46,8 @@ pub(super) struct Situation {
     pub(in crate::manager) pools: Pools,
     /// The creators of the files whose sizes are to be recorded, as far as nobody else knows them.
     pub(in crate::manager) creators: BTreeMap<u64, u128>,
+    /// Who has which file open.
+    pub(in crate::manager) holds: Holds,
     /// The clients with a connection; `None` if no client has to be forgotten.
     pub(in crate::manager) connected: Option<BTreeSet<u128>>,
     /// The last turn that was long ago.
@@ -147,6 +149,7 @@ impl Group {
         let mut answers = Vec::with_capacity(self.changes.len());
         let (clients, turn) = {
             let mut change = Change::open(&transaction, self.situation.now_ns)?;
+            change.holds = self.situation.holds.clone();
             let mut dedup = Dedup::open(&transaction, CLIENTS)?;
             for index in 0..self.changes.len() {
                 if let Some(answer) = self.failed.get(&index) {

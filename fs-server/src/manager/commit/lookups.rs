@@ -10,7 +10,8 @@
 //!    The creator would then pass for the only client that knows the file.
 //! 2. A change that was answered is in the metadata that is read here: it is published first.
 //! 3. What is read here is durable.
-//! 4. The lock is held for a look at the state or for one change of it, never across an await, and
+//! 4. A file that a client holds was not removed before ([`Holds`]).
+//! 5. The lock is held for a look at the state or for one change of it, never across an await, and
 //!    nobody takes another lock meanwhile.
 //!
 //! **Tests**: `tests/sim/manager/loops.rs` and `tests/sim/manager/commits.rs`;
@@ -21,14 +22,14 @@ use std::sync::{Arc, Mutex};
 
 use bmi::hooks::step;
 use fs_proto::limits::MAX_ENTRIES;
-use fs_proto::{ErrorCode, FsError, Handle, ManagerReply, ManagerRequest};
+use fs_proto::{ErrorCode, FileHandle, FsError, Handle, ManagerReply, ManagerRequest};
 use redb::ReadTransaction;
 use tokio::sync::Notify;
 
 use super::group::Effect;
 use crate::lock::lock;
 use crate::manager::Fault;
-use crate::manager::tables::{Creators, names};
+use crate::manager::tables::{Creators, Held, Holds, names};
 
 /// The metadata as of a commit.
 pub(in crate::manager) type View = Arc<ReadTransaction>;
@@ -38,6 +39,8 @@ pub(in crate::manager) struct Lookups {
     state: Mutex<State>,
     /// A group of changes has ended.
     committed: Notify,
+    /// Who has which file open.
+    pub(in crate::manager) holds: Holds,
 }
 
 struct State {
@@ -75,10 +78,10 @@ pub(in crate::manager) fn answer(
 }
 
 impl Lookups {
-    pub(in crate::manager) fn new(view: View) -> Lookups {
+    pub(in crate::manager) fn new(view: View, holds: Holds) -> Lookups {
         let (creators, recording) = (Creators::default(), BTreeSet::new());
         let state = State { view: Some(view), ended: 0, creators, recording };
-        Lookups { state: Mutex::new(state), committed: Notify::new() }
+        Lookups { state: Mutex::new(state), committed: Notify::new(), holds }
     }
 
     /// Returns the metadata as of the last commit, and the number of pieces of work that have
@@ -110,6 +113,7 @@ impl Lookups {
         let old = std::mem::replace(&mut state.view, view);
         state.ended += 1;
         state.recording.clear();
+        self.holds.group_ended();
         for effect in effects {
             step();
             match *effect {
@@ -125,6 +129,36 @@ impl Lookups {
     /// Wakes the requests that wait for the end of a group of changes.
     pub(super) fn group_ended(&self) {
         self.committed.notify_waiters();
+    }
+
+    /// Notes that a client holds a file. Waits for the group of changes that removes it, if there
+    /// is one.
+    ///
+    /// # Errors
+    /// `Busy` if the client holds too many.
+    pub(in crate::manager) async fn hold(&self, file: FileHandle, client: u128) -> Result<(), FsError> {
+        loop {
+            let committed = self.committed.notified();
+            match self.holds.hold(file.0, client) {
+                Held::Yes => return Ok(()),
+                Held::Removed => committed.await,
+                Held::TooMany => return Err(FsError::new(ErrorCode::Busy, "this client holds too many files")),
+            }
+        }
+    }
+
+    /// Notes that a client does not hold files any more. Waits for the group of changes that takes
+    /// the last name of one of them, if there is one.
+    pub(in crate::manager) async fn release(&self, files: &[FileHandle], client: u128) {
+        let committed = self.committed.notified();
+        let mut is_settled = true;
+        for file in files {
+            step();
+            is_settled &= self.holds.release(file.0, client);
+        }
+        if !is_settled {
+            committed.await;
+        }
     }
 
     /// Answers a request for an object or a directory. Returns `None` if only the first event loop

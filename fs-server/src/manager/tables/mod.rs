@@ -3,6 +3,7 @@
 
 mod creators;
 pub(super) mod dedup;
+mod holds;
 mod identity;
 pub(super) mod names;
 pub(super) mod placement;
@@ -12,6 +13,7 @@ pub(super) use creators::Creators;
 #[cfg(test)]
 pub(super) use dedup::WINDOW;
 pub(super) use dedup::{CLIENTS, Dedup};
+pub(super) use holds::{HOLDERS, Held, Holds, NOBODY};
 pub(super) use identity::{ASKED, IDENTITY, RESTORED, STARTS, identity, not_formatted};
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 pub(super) use names::fuzz_view;

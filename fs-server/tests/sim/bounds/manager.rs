@@ -1,6 +1,6 @@
 //! The requests to the manager of the largest cluster.
 
-use fs_proto::limits::{MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_SERVERS, MAX_XATTR, MAX_XATTRS};
+use fs_proto::limits::{MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR, MAX_XATTRS};
 use fs_proto::{
     BString, DirHandle, FileHandle, Handle, Registration, RemoveKind, Replace, SetAttr, Start, StoreId, XattrName,
     XattrValue,
@@ -75,6 +75,10 @@ impl Server {
             let made = some.iter().map(|change| self.client.manager(self.peer, change.clone()));
             self.world.block_on(join_all(made)).into_iter().for_each(|made| drop(made.unwrap()));
         }
+    }
+
+    fn look(&self, request: ManagerRequest) {
+        self.world.block_on(self.client.manager(self.peer, request)).unwrap();
     }
 
     /// Returns what a request costs.
@@ -171,6 +175,24 @@ rows! { ROWS of ManagerRequest for Server {
         server.make(set.clone());
         let ManagerRequest::SetXattr { handle, .. } = set[0] else { panic!() };
         server.cost(ManagerRequest::ListXattrs { handle })
+    };
+    ManagerRequest::Hold { .. } => "a file on all servers that has lost its name", FEW, |server| {
+        let file = server.file("file9", Existing::Refuse);
+        server.look(ManagerRequest::Hold { file });
+        server.make(vec![ManagerRequest::Remove { place: Place::root("file9"), kind: RemoveKind::File }]);
+        server.cost(ManagerRequest::Hold { file })
+    };
+    ManagerRequest::Release { .. } => "most files on all servers, which have lost their names", COMMIT, |server| {
+        let files: Vec<FileHandle> = (0..MAX_RELEASED)
+            .map(|number| {
+                let name = format!("many/released{number}");
+                let file = server.file(&name, Existing::Refuse);
+                server.look(ManagerRequest::Hold { file });
+                server.make(vec![ManagerRequest::Remove { place: Place::root(name), kind: RemoveKind::File }]);
+                file
+            })
+            .collect();
+        server.cost(ManagerRequest::Release { files })
     };
     ManagerRequest::Statfs => "all pools", 2 * SERVERS + FEW, |server| server.cost(ManagerRequest::Statfs);
     ManagerRequest::Cluster { .. } => "all servers", SERVERS + FEW, |server| {

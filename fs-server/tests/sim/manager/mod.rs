@@ -5,6 +5,7 @@ use super::*;
 
 mod commits;
 mod drafts;
+mod holds;
 mod loops;
 mod maintenance;
 mod names;

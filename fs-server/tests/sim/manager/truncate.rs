@@ -14,7 +14,7 @@ use super::*;
 type FsClient = fs_client::Client;
 
 /// Length of a file before it is truncated, and after.
-const LONG: usize = 40_000;
+pub(super) const LONG: usize = 40_000;
 const SHORT: usize = 13_000;
 /// Number of files that are truncated at about the same time.
 const COUNT: u64 = 150;

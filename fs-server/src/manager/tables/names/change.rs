@@ -8,11 +8,13 @@ use fs_proto::{
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use super::object::{
-    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, Row, TRUNCATES, XATTRS, kind_number, refuse,
+    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, Row, TRUNCATES, UNNAMED, XATTRS, kind_number,
+    refuse,
 };
 use super::view::{View, xattr_names};
 use crate::manager::Fault;
 use crate::manager::tables::placement::Wanted;
+use crate::manager::tables::{HOLDERS, Holds};
 
 /// Bits of a mode: a program runs as its owner, or as its group, and who is in that may run it.
 const S_ISUID: u32 = 0o4000;
@@ -25,10 +27,14 @@ pub(in crate::manager) struct Change<'t> {
     pub(super) counters: Table<'t, &'static str, u64>,
     pub(super) orphans: Table<'t, (u32, u64), ()>,
     pub(super) nameless: Table<'t, (u128, u64), ()>,
+    pub(super) unnamed: Table<'t, (u64, u128), ()>,
+    pub(super) holders: Table<'t, u128, ()>,
     pub(super) truncates: Table<'t, (u32, u64), Row>,
     pub(super) xattrs: Table<'t, Key, &'static [u8]>,
     pub(super) epoch: u64,
     pub(super) now_ns: u64,
+    /// Who holds the files that lose their last names.
+    pub(in crate::manager) holds: Holds,
 }
 
 /// A file that is to be created.
@@ -62,10 +68,14 @@ impl<'t> Change<'t> {
         let counters = transaction.open_table(COUNTERS)?;
         let orphans = transaction.open_table(ORPHANS)?;
         let nameless = transaction.open_table(NAMELESS)?;
+        let unnamed = transaction.open_table(UNNAMED)?;
+        let holders = transaction.open_table(HOLDERS)?;
         let truncates = transaction.open_table(TRUNCATES)?;
         let xattrs = transaction.open_table(XATTRS)?;
         let epoch = counters.get("epoch")?.map_or(0, |epoch| epoch.value());
-        let mut change = Change { view, counters, orphans, nameless, truncates, xattrs, epoch, now_ns };
+        let holds = Holds::default();
+        let mut change =
+            Change { view, counters, orphans, nameless, unnamed, holders, truncates, xattrs, epoch, now_ns, holds };
         if change.view.find(DirHandle::ROOT.0)?.is_none() {
             let attr = change.attr(Kind::Dir, Birth { mode: 0o755, uid: 0, gid: 0 });
             change.store(DirHandle::ROOT.0, &change.object(DirHandle::ROOT.0, attr))?;
@@ -149,15 +159,21 @@ impl<'t> Change<'t> {
         self.store(dir, &parent)
     }
 
-    /// Notes that an object has a name less. Removes it if that was the last one. The datafiles of
-    /// a file become orphans.
+    /// Notes that an object has a name less. If that was the last one, a file that is held stays
+    /// without a name, and anything else is removed. The datafiles of a file become orphans.
     pub(super) fn unname(&mut self, raw: u64, mut object: Object) -> Result<(), Fault> {
         let is_dir = object.attr.kind == Kind::Dir;
         if !is_dir && object.attr.nlink > 1 {
             (object.attr.nlink, object.attr.ctime_ns) = (object.attr.nlink - 1, self.now_ns);
             return self.store(raw, &object);
         }
-        self.bury_uncounted(raw, &object)?;
+        match object.attr.kind {
+            Kind::File => match self.holds.unnamed(raw) {
+                holders if holders.is_empty() => self.bury_uncounted(raw, &object)?,
+                holders => self.keep_unnamed(raw, object, &holders)?,
+            },
+            Kind::Dir | Kind::Symlink => self.bury_uncounted(raw, &object)?,
+        }
         self.count(if is_dir { "dirs" } else { "files" }, -1)
     }
 

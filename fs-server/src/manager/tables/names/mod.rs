@@ -9,14 +9,16 @@
 //!   counters  "epoch" | "next" | "created" | "files" | "dirs" → number
 //!   orphans   (I/O server, datafile) → ()               datafiles of removed files, still to be removed there
 //!   nameless  (client, file) → ()                       files without a name (`nameless`)
+//!   unnamed   (file, client) → ()                       those of them that had one, and their holders
+//!   holders   client → ()                               clients that have files open (`holds`)
 //!   truncates (I/O server, datafile) → size, error      changes of size in progress (`truncates`)
 //! ```
 //!
 //! **Invariants**
 //! 1. A change makes all its checks before its first write. A change that is refused has written
 //!    nothing, so several changes can share a transaction.
-//! 2. Every object but the root and the nameless files has a name. Only a file can have several. The
-//!    `parent` of a directory is the directory of its name.
+//! 2. Every object but the root and the nameless files has a name. Only a file can have several.
+//!    The `parent` of a directory is the directory of its name.
 //! 3. A directory's `size` is its number of names. Its `nlink` is two plus one for each
 //!    subdirectory.
 //! 4. A handle is assigned once: it is the manager's start epoch and a count that never goes back.
@@ -38,7 +40,7 @@ mod view;
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 pub(in crate::manager) use change::fuzz_view;
 pub(in crate::manager) use change::{Birth, Change, NewFile};
-pub(in crate::manager) use nameless::{Publication, owners};
+pub(in crate::manager) use nameless::{Publication, owned, owners};
 pub(in crate::manager) use object::{
     COUNTERS, NAMELESS, NAMES, OBJECTS, ORPHANS, Object, TRUNCATES, XATTRS, kind_number,
 };

@@ -1,4 +1,5 @@
-//! Files without a name: new files that are written and not yet published.
+//! Files without a name: new files that are written and not yet published, and files that have lost
+//! their last name while clients had them open ([`Holds`](crate::manager::tables::Holds)).
 //!
 //! **Why.** A file that is stored under its final name is visible in part until it is complete. If
 //! the client fails, a part remains, and what was there before is lost. So a client writes to a
@@ -8,10 +9,11 @@
 //! **Invariants**
 //! 1. A nameless file is in the table, and in no directory. A file in a directory is not in the
 //!    table.
-//! 2. It belongs to one client. No other client can publish or abandon it.
+//! 2. A new one belongs to one client. No other client can publish or abandon it. One that had a
+//!    name belongs to those who hold it, is never published, and goes with the last of them.
 //! 3. The number of files counts only those with a name.
 
-use bmi::hooks::mutated;
+use bmi::hooks::{mutated, step};
 use fs_proto::{Entry, ErrorCode, FileHandle, Kind, Place, Replace};
 use redb::{ReadTransaction, ReadableTable};
 
@@ -30,6 +32,23 @@ pub(in crate::manager) struct Publication<'a> {
     pub(in crate::manager) mtime_ns: Option<u64>,
     pub(in crate::manager) size: Option<u64>,
     pub(in crate::manager) replace: Replace,
+}
+
+/// Returns those of `files` that are without a name, and belong to this client.
+pub(in crate::manager) fn owned(
+    transaction: &ReadTransaction,
+    client: u128,
+    files: &[FileHandle],
+) -> Result<Vec<FileHandle>, Fault> {
+    let table = transaction.open_table(NAMELESS)?;
+    let mut owned = Vec::new();
+    for file in files {
+        step();
+        if table.get((client, file.0))?.is_some() {
+            owned.push(*file);
+        }
+    }
+    Ok(owned)
 }
 
 /// Returns the clients that have nameless files.
@@ -55,10 +74,44 @@ impl Change<'_> {
         Ok(object.entry(raw))
     }
 
+    /// Keeps a file that has lost its last name for its holders.
+    pub(super) fn keep_unnamed(&mut self, raw: u64, mut object: Object, holders: &[u128]) -> Result<(), Fault> {
+        (object.parent, object.attr.nlink, object.attr.ctime_ns) = (NO_PARENT, 0, self.now_ns);
+        self.store(raw, &object)?;
+        for client in holders {
+            step();
+            self.nameless.insert((*client, raw), ())?;
+            self.unnamed.insert((raw, *client), ())?;
+        }
+        Ok(())
+    }
+
+    /// Notes that a client holds `file`. It is among those who keep the file if that has lost its
+    /// last name already.
+    pub(in crate::manager) fn hold(&mut self, client: u128, file: FileHandle) -> Result<(), Fault> {
+        self.holders.insert(client, ())?;
+        if self.is_unnamed(file.0)? {
+            self.nameless.insert((client, file.0), ())?;
+            self.unnamed.insert((file.0, client), ())?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a client that has no holds any more.
+    pub(in crate::manager) fn forget_holder(&mut self, client: u128) -> Result<(), Fault> {
+        self.holders.remove(client)?;
+        Ok(())
+    }
+
+    /// Returns true if a file has lost its last name, and is held.
+    fn is_unnamed(&self, raw: u64) -> Result<bool, Fault> {
+        Ok(self.unnamed.range((raw, 0)..=(raw, u128::MAX))?.next().transpose()?.is_some())
+    }
+
     /// Gives a nameless file its name. A file that is there is replaced.
     pub(in crate::manager) fn publish(&mut self, client: u128, how: Publication<'_>) -> Result<Entry, Fault> {
         let raw = how.file.0;
-        if self.nameless.get((client, raw))?.is_none() {
+        if self.nameless.get((client, raw))?.is_none() || self.is_unnamed(raw)? {
             return refuse(ErrorCode::Stale, format!("{} is not a file without a name of this client", how.file));
         }
         let (dir, name) = self.view.parent(how.place)?;
@@ -92,13 +145,18 @@ impl Change<'_> {
         Ok(object.entry(raw))
     }
 
-    /// Removes a nameless file of a client, if it exists.
+    /// Removes a nameless file of a client, if it exists. One that had a name stays as long as
+    /// others hold it.
     pub(in crate::manager) fn abandon(&mut self, client: u128, file: FileHandle) -> Result<(), Fault> {
         if self.nameless.get((client, file.0))?.is_none() {
             return Ok(());
         }
         let object = self.view.object(file.0)?;
         self.nameless.remove((client, file.0))?;
+        self.unnamed.remove((file.0, client))?;
+        if self.is_unnamed(file.0)? && !mutated("manager/open-file-goes-with-its-first-holder") {
+            return Ok(());
+        }
         self.bury_uncounted(file.0, &object)
     }
 

@@ -24,6 +24,8 @@ pub(in crate::manager) const XATTRS: TableDefinition<'static, Key, &'static [u8]
 
 /// Files without a name, by their client.
 pub(in crate::manager) const NAMELESS: TableDefinition<'static, (u128, u64), ()> = TableDefinition::new("nameless");
+/// Files without a name that once had one, and those who hold them.
+pub(in crate::manager) const UNNAMED: TableDefinition<'static, (u64, u128), ()> = TableDefinition::new("unnamed");
 /// Where to cut the datafile off, and its size then, if they are decided; the encoded error of the
 /// server, if it has failed often; and whether another change was begun since.
 pub(in crate::manager) type Row = (Option<(u64, u64)>, Option<&'static [u8]>, bool);
