@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use bmi::Memory;
+use rustix::io::Errno;
 
 /// Bytes of an entry of a directory before its name, and of the attributes before that.
 const ENTRY: usize = 24;
@@ -125,6 +126,16 @@ impl Reply {
 
     pub(crate) fn written(len: u32) -> Reply {
         Reply::Bytes(Fields::default().u32(len).u32(0).0)
+    }
+
+    /// Returns a value that the program asked for with so much room; its length if that is 0. The
+    /// error is that there is not enough.
+    pub(crate) fn value(value: Vec<u8>, room: u32) -> Result<Reply, Errno> {
+        match room as usize {
+            0 => Ok(Reply::Bytes(Fields::default().u32(value.len() as u32).u32(0).0)),
+            room if room < value.len() => Err(Errno::RANGE),
+            _ => Ok(Reply::Bytes(value)),
+        }
     }
 
     pub(crate) fn space(space: Space) -> Reply {

@@ -18,6 +18,7 @@ pub(crate) mod op {
     pub(crate) const FORGET: u32 = 2;
     pub(crate) const GETATTR: u32 = 3;
     pub(crate) const SETATTR: u32 = 4;
+    pub(crate) const READLINK: u32 = 5;
     pub(crate) const SYMLINK: u32 = 6;
     pub(crate) const MKNOD: u32 = 8;
     pub(crate) const MKDIR: u32 = 9;
@@ -31,6 +32,10 @@ pub(crate) mod op {
     pub(crate) const STATFS: u32 = 17;
     pub(crate) const RELEASE: u32 = 18;
     pub(crate) const FSYNC: u32 = 20;
+    pub(crate) const SETXATTR: u32 = 21;
+    pub(crate) const GETXATTR: u32 = 22;
+    pub(crate) const LISTXATTR: u32 = 23;
+    pub(crate) const REMOVEXATTR: u32 = 24;
     pub(crate) const INIT: u32 = 26;
     pub(crate) const OPENDIR: u32 = 27;
     pub(crate) const READDIR: u32 = 28;
@@ -63,6 +68,10 @@ pub(crate) mod flags {
     pub(crate) const OPENED_DIRECT_IO: u32 = 1;
     /// `renameat2`.
     pub(crate) const RENAME_NOREPLACE: u32 = 1;
+    pub(crate) const RENAME_EXCHANGE: u32 = 1 << 1;
+    /// `setxattr`: it must not be there, or must be.
+    pub(crate) const XATTR_CREATE: u32 = 1;
+    pub(crate) const XATTR_REPLACE: u32 = 1 << 1;
 }
 
 /// A request.
@@ -127,6 +136,11 @@ impl<'a> Args<'a> {
 
     pub(crate) fn u64(&mut self) -> Result<u64, Errno> {
         self.take().map(u64::from_ne_bytes)
+    }
+
+    /// Returns all that is left.
+    pub(crate) fn rest(self) -> &'a [u8] {
+        self.0
     }
 
     /// Returns a name without its zero.

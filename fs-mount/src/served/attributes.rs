@@ -1,6 +1,6 @@
 //! Attributes: reading and changing them.
 
-use fs_client::{SetAttr, Stat};
+use fs_client::{Handle, SetAttr};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -15,10 +15,9 @@ const SET_GID: u32 = 0o2000;
 const GROUP_RUNS: u32 = 0o010;
 
 /// Returns attributes as the kernel has them.
-pub(super) fn attr_of(stat: &Stat) -> Attr {
-    let attr = &stat.attr;
+pub(super) fn attr_of(handle: Handle, attr: &fs_client::Attr) -> Attr {
     Attr {
-        node: stat.handle.raw(),
+        node: handle.raw(),
         mode: mode_of(attr.kind) | attr.mode & 0o7777,
         size: attr.size,
         nlink: attr.nlink,
@@ -56,10 +55,11 @@ fn time_ns(seconds: u64, nanoseconds: u32) -> u64 {
 impl Served {
     /// Returns the attributes of a node.
     pub(super) async fn attr(&self, node: u64) -> Result<Attr, Errno> {
-        let (path, handle) = (self.nodes.path(node)?, self.nodes.handle(node)?);
-        let stat = self.ask(|| self.client.getattr(&path, handle)).await;
+        let path = self.nodes.path(node)?;
+        let stat = self.ask(|| self.client.stat(&path)).await;
         // The node is not there under any name.
-        let attr = attr_of(&stat.map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?);
+        let stat = stat.map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?;
+        let attr = attr_of(stat.handle, &stat.attr);
         self.nodes.note(node, known_of(&attr));
         Ok(attr)
     }

@@ -15,9 +15,11 @@ impl Served {
             return Ok(file);
         }
         let path = self.nodes.path(node)?;
-        let file = self.ask(|| self.client.open(&path)).await?;
-        // Another file may have the name now.
-        if file.handle().0 == node { Ok(file) } else { Err(Errno::STALE) }
+        let entry = match self.nodes.take_recent(node) {
+            Some(entry) => entry,
+            None => self.ask(|| self.client.lookup(&path)).await?,
+        };
+        self.ask(|| self.client.file(&path, entry.clone())).await
     }
 
     /// Returns what the kernel is to do with an open file. Unless it keeps nothing, it drops the

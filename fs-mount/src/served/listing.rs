@@ -82,7 +82,7 @@ impl Served {
                 continue;
             }
             let rest = &rest[..rest.len().min((room / LEAST_ENTRY) as usize).max(1)];
-            let stats = if is_plus { self.stats(&path, rest).await } else { Vec::new() };
+            let stats = if is_plus { self.stats(rest).await } else { Vec::new() };
             let before = place;
             for (at, entry) in rest.iter().enumerate() {
                 if !self.add(&mut listing, node, entry, is_plus.then(|| stats[at].as_ref()), place + 1) {
@@ -99,27 +99,24 @@ impl Served {
 
     /// Adds an entry to a listing, if there is room. With attributes, the kernel knows it then.
     fn add(&self, listing: &mut Listing, dir: u64, entry: &DirEntry, stat: Option<Option<&Stat>>, next: u64) -> bool {
-        let (name, node) = (entry.name.as_bytes(), entry.handle.raw());
-        let mode = mode_of(if entry.handle.dir().is_some() { Kind::Dir } else { Kind::File });
+        let (name, node) = (&entry.name[..], entry.handle.raw());
+        let mode = mode_of(entry.handle.kind());
         let Some(stat) = stat else { return listing.add(name, node, mode, next) };
-        let known = stat.map(attr_of);
+        let known = stat.map(|stat| attr_of(stat.handle, &stat.attr));
         let with = known.as_ref().map(|attr| (attr, self.times(attr, true)));
         let is_added = listing.add_with(name, (node, mode), with, next);
         if let (true, Some(attr)) = (is_added, &known) {
-            self.nodes.learn((dir, name), entry.handle, known_of(attr), true);
+            self.nodes.learn(dir, entry.handle, known_of(attr), true);
         }
         is_added
     }
 
     /// Returns the attributes of entries, of each that is known soon.
-    async fn stats(&self, dir: &FsPath, entries: &[DirEntry]) -> Vec<Option<Stat>> {
+    async fn stats(&self, entries: &[DirEntry]) -> Vec<Option<Stat>> {
         let mut stats: Vec<Option<Stat>> = vec![None; entries.len()];
-        let one = async |at: usize, entry: DirEntry| {
-            let path = dir.join(&entry.name).ok()?;
-            let stat = self.client.getattr(&path, entry.handle).await.ok()?;
-            Some((at, stat))
-        };
-        let asked: Vec<_> = entries.iter().enumerate().map(|(at, entry)| one(at, entry.clone())).collect();
+        let one = async |at: usize, path: FsPath| Some((at, self.client.stat(&path).await.ok()?));
+        let asked = entries.iter().enumerate().map(|(at, entry)| one(at, FsPath::of(entry.handle)));
+        let asked: Vec<_> = asked.collect();
         let mut asked = pin!(stream::iter(asked).buffer_unordered(AT_ONCE));
         let mut soon = pin!(self.client.endpoint().sleep(SOON));
         while let Either::Left((Some(answer), _)) = select(asked.next(), soon.as_mut()).await {

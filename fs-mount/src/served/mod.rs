@@ -1,5 +1,5 @@
 //! What is mounted: the operations of the kernel as requests to the servers. Names (`names`),
-//! attributes (`attributes`), data (`data`), directories (`listing`).
+//! attributes (`attributes`, `xattrs`), data (`data`), directories (`listing`).
 //!
 //! **Invariants**
 //! 1. A request that was interrupted is dropped at any await, and holds nothing then.
@@ -11,6 +11,7 @@ mod attributes;
 mod data;
 mod listing;
 mod names;
+mod xattrs;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,8 +88,16 @@ impl Served {
                 let (to, how, _) = (args.u64()?, args.u32()?, args.u32()?);
                 self.rename((node, args.name()?), (to, args.name()?), how).await
             }
-            // Refused by name, because a program would take "not implemented" for a kernel without.
-            op::SYMLINK | op::LINK => Err(Errno::PERM),
+            op::READLINK => self.read_link(node).await,
+            op::SYMLINK => self.make_symlink(&request).await,
+            op::LINK => {
+                let file = args.u64()?;
+                self.link(file, node, args.name()?).await
+            }
+            op::SETXATTR => self.set_xattr(node, args).await,
+            op::GETXATTR => self.xattr(node, args).await,
+            op::LISTXATTR => self.xattrs(node, args).await,
+            op::REMOVEXATTR => self.remove_xattr(node, args.name()?).await,
             op::OPEN => self.open(node, args.u32()?, args.u32()?).await,
             op::CREATE => self.create(&request).await,
             op::READ => self.read(node, args).await,
@@ -183,5 +192,6 @@ const fn mode_of(kind: Kind) -> u32 {
     match kind {
         Kind::Dir => 0o040_000,
         Kind::File => 0o100_000,
+        Kind::Symlink => 0o120_000,
     }
 }
