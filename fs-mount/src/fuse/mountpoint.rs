@@ -90,7 +90,7 @@ fn is_stale(at: &Path) -> io::Result<bool> {
     let (tell, told) = mpsc::channel();
     let at = at.to_owned();
     // The process may be there, and its server not: then nobody answers.
-    Builder::new().name("stale".to_owned()).spawn(move || tell.send(rustix::fs::stat(&at).err()))?;
+    Builder::new().name("stale".to_owned()).spawn(move || tell.send(rustix::fs::statfs(&at).err()))?;
     Ok(told.recv_timeout(STALE_ANSWERS_IN).is_ok_and(|answer| answer == Some(Errno::NOTCONN)))
 }
 

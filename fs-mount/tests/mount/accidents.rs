@@ -126,7 +126,8 @@ fn a_mount_whose_process_was_killed_is_replaced_and_one_that_is_served_is_not() 
     world.mounts[0].process.kill().unwrap();
     wait("it is stale", || fs::metadata(&at).is_err());
     // It returns when the daemon has mounted.
-    assert!(again(&world).status.success());
+    let mounted = again(&world);
+    assert!(mounted.status.success(), "{mounted:?}");
     assert_eq!(fs::read_to_string(at.join("f")).unwrap(), "here");
     let unmounted = Command::new(env!("CARGO_BIN_EXE_pvfs-mount")).arg("--unmount").arg(&at).status().unwrap();
     assert!(unmounted.success() && !is_mounted(&at));
