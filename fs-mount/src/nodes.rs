@@ -12,6 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use fs_client::{DirHandle, Entry, FsPath, Handle, SharedFile};
 use rustix::io::Errno;
 
+use crate::fuse::Attr;
+
 /// The node of the root.
 const ROOT: u64 = 1;
 /// Most entries that are kept for an open that may follow.
@@ -28,16 +30,9 @@ struct Node {
     file: Option<SharedFile>,
     /// Where it is until it is closed, if it was removed while it was open.
     hidden: Option<FsPath>,
-    known: Known,
+    /// The attributes that were read last.
+    known: Attr,
     is_listed: bool,
-}
-
-/// What is remembered of a node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
-    /// The permission bits.
-    pub(crate) mode: u32,
-    pub(crate) gid: u32,
 }
 
 struct Table {
@@ -55,7 +50,7 @@ impl Nodes {
     pub(crate) fn new() -> Nodes {
         let table = Table { nodes: BTreeMap::new(), open: 0, recent: VecDeque::new() };
         let nodes = Nodes(Mutex::new(table));
-        nodes.learn(ROOT, Handle::Dir(DirHandle::ROOT), Known::default(), false);
+        nodes.learn(ROOT, Handle::Dir(DirHandle::ROOT), Attr::default(), false);
         nodes
     }
 
@@ -68,7 +63,7 @@ impl Nodes {
     }
 
     /// The kernel is told of an object in a directory: by a look at a name, or in a listing.
-    pub(crate) fn learn(&self, dir: u64, handle: Handle, known: Known, is_listed: bool) {
+    pub(crate) fn learn(&self, dir: u64, handle: Handle, known: Attr, is_listed: bool) {
         self.with(|table| {
             let fresh = Node { handle, dir, lookups: 0, opens: 0, file: None, hidden: None, known, is_listed };
             let node = table.nodes.entry(handle.raw()).or_insert(fresh);
@@ -78,7 +73,7 @@ impl Nodes {
     }
 
     /// The attributes of a node were read.
-    pub(crate) fn note(&self, node: u64, known: Known) {
+    pub(crate) fn note(&self, node: u64, known: Attr) {
         // It may have been forgotten meanwhile.
         let _ = self.node(node, |node| node.known = known);
     }
@@ -127,8 +122,8 @@ impl Nodes {
         self.handle(node).map(FsPath::of)
     }
 
-    /// Returns what is remembered.
-    pub(crate) fn known(&self, node: u64) -> Result<Known, Errno> {
+    /// Returns the attributes that were read last.
+    pub(crate) fn known(&self, node: u64) -> Result<Attr, Errno> {
         self.node(node, |node| node.known)
     }
 
@@ -204,7 +199,7 @@ mod tests {
     fn nodes_end_when_the_kernel_forgets_them() {
         let nodes = Nodes::new();
         for is_listed in [false, true] {
-            nodes.learn(ROOT, Handle::File(FileHandle(6)), Known::default(), is_listed);
+            nodes.learn(ROOT, Handle::File(FileHandle(6)), Attr::default(), is_listed);
         }
         assert!(nodes.was_listed(6) && !nodes.was_listed(6));
         nodes.forget(6, 1);

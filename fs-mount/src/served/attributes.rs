@@ -1,12 +1,14 @@
 //! Attributes: reading and changing them.
 
-use fs_client::{Handle, SetAttr};
+use std::pin::pin;
+
+use fs_client::{Handle, SetAttr, SharedFile};
+use futures_util::future::{Either, select};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{Served, mode_of};
+use super::{KIND, SOON, Served, mode_of};
 use crate::fuse::{Args, Attr, Reply, flags};
-use crate::nodes::Known;
 
 /// The bits of a mode that change who a program runs as, and the bit without which the second one
 /// means something else.
@@ -27,11 +29,6 @@ pub(super) fn attr_of(handle: Handle, attr: &fs_client::Attr) -> Attr {
         mtime_ns: attr.mtime_ns,
         ctime_ns: attr.ctime_ns,
     }
-}
-
-/// Returns what is remembered of attributes.
-pub(super) fn known_of(attr: &Attr) -> Known {
-    Known { mode: attr.mode & 0o7777, gid: attr.gid }
 }
 
 /// Returns a mode without the bits that a change of the content or of the owner takes away.
@@ -60,12 +57,30 @@ impl Served {
         // The node is not there under any name.
         let stat = stat.map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?;
         let attr = attr_of(stat.handle, &stat.attr);
-        self.nodes.note(node, known_of(&attr));
+        self.nodes.note(node, attr);
         Ok(attr)
     }
 
+    /// Returns the attributes of a node that is open. If the manager does not answer soon, they are
+    /// the last ones, with the size that the I/O servers know: the kernel asks before it reads.
+    async fn attr_of_open(&self, node: u64, file: &SharedFile) -> Result<Attr, Errno> {
+        let asked = pin!(self.attr(node));
+        let soon = pin!(self.client.endpoint().sleep(SOON));
+        let asked = match select(asked, soon).await {
+            Either::Left((attr, _)) => return attr,
+            Either::Right(((), asked)) => asked,
+        };
+        match select(asked, pin!(self.ask(|| file.size()))).await {
+            Either::Left((attr, _)) => attr,
+            Either::Right((size, _)) => Ok(Attr { size: size?, ..self.nodes.known(node)? }),
+        }
+    }
+
     pub(super) async fn attributes(&self, node: u64) -> Result<Reply, Errno> {
-        let attr = self.attr(node).await?;
+        let attr = match self.nodes.file(node) {
+            Some(file) => self.attr_of_open(node, &file).await?,
+            None => self.attr(node).await?,
+        };
         Ok(Reply::attr(&attr, self.times(&attr, false)))
     }
 
@@ -113,7 +128,7 @@ impl Served {
     async fn mode_without_set_id(&self, node: u64) -> Result<Option<u32>, Errno> {
         let attr = self.attr(node).await?;
         let mode = attr.mode & 0o7777;
-        let is_file = attr.mode & super::KIND == mode_of(fs_proto::Kind::File);
+        let is_file = attr.mode & KIND == mode_of(fs_proto::Kind::File);
         Ok(Some(without_set_id(mode)).filter(|new| is_file && *new != mode))
     }
 
@@ -125,7 +140,7 @@ impl Served {
         }
         let mode = self.mode_without_set_id(node).await?;
         self.set(node, SetAttr { mode, ..SetAttr::default() }).await?;
-        mode.into_iter().for_each(|mode| self.nodes.note(node, Known { mode, ..known }));
+        mode.into_iter().for_each(|mode| self.nodes.note(node, Attr { mode: known.mode & KIND | mode, ..known }));
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ use futures_util::stream;
 use rustix::io::Errno;
 use tokio::sync::Mutex;
 
-use super::attributes::{attr_of, known_of};
+use super::attributes::attr_of;
 use super::{SOON, Served, mode_of};
 use crate::errors::errno;
 use crate::fuse::{Args, Listing, Reply};
@@ -106,7 +106,7 @@ impl Served {
         let with = known.as_ref().map(|attr| (attr, self.times(attr, true)));
         let is_added = listing.add_with(name, (node, mode), with, next);
         if let (true, Some(attr)) = (is_added, &known) {
-            self.nodes.learn(dir, entry.handle, known_of(attr), true);
+            self.nodes.learn(dir, entry.handle, *attr, true);
         }
         is_added
     }

@@ -3,7 +3,7 @@
 use fs_client::{CreateOptions, Entry, FsPath, Handle, Kind, RemoveKind, Replace, SharedFile};
 use rustix::io::Errno;
 
-use super::attributes::{attr_of, known_of};
+use super::attributes::attr_of;
 use super::{KIND, Served, mode_of};
 use crate::errors::errno;
 use crate::fuse::{Attr, Reply, Request, flags};
@@ -33,7 +33,7 @@ impl Served {
 
     /// Tells the kernel what a name leads to.
     fn found(&self, dir: u64, attr: &Attr, handle: Handle) -> Reply {
-        self.nodes.learn(dir, handle, known_of(attr), false);
+        self.nodes.learn(dir, handle, *attr, false);
         Reply::entry(attr, self.times(attr, false))
     }
 
@@ -127,7 +127,7 @@ impl Served {
                 (file, attr)
             }
         };
-        self.nodes.learn(request.node, Handle::File(file.handle()), known_of(&attr), false);
+        self.nodes.learn(request.node, Handle::File(file.handle()), attr, false);
         self.nodes.opened(attr.node, file)?;
         Ok(Reply::created(&attr, self.times(&attr, false), self.opened_flags()))
     }

@@ -1,5 +1,6 @@
 //! Extended attributes. Those of the namespace `system.` are access control lists, which are not
-//! offered.
+//! offered. Nor are those of `security.`: the kernel asks for the capabilities of a file before it
+//! writes to it, and an open file must be written without the manager.
 
 use fs_client::BString;
 use rustix::io::Errno;
@@ -9,7 +10,7 @@ use crate::fuse::{Args, Reply, flags};
 
 /// Checks the name of an attribute.
 fn named(name: &[u8]) -> Result<BString, Errno> {
-    if name.starts_with(b"system.") { Err(Errno::OPNOTSUPP) } else { Ok(name.into()) }
+    if name.starts_with(b"system.") || name.starts_with(b"security.") { Err(Errno::OPNOTSUPP) } else { Ok(name.into()) }
 }
 
 /// What is missing is the attribute, not the object.

@@ -67,6 +67,28 @@ fn what_needs_no_stopped_server_goes_on() {
 }
 
 #[test]
+fn open_files_need_no_manager() {
+    let mut world = World::with("hard,timeo=10m");
+    let file = File::options().read(true).write(true).create_new(true).open(world.at().join("f")).unwrap();
+    shell(world.at(), "df .");
+    world.cluster.signal(0, Signal::STOP);
+    rustix::io::pwrite(&file, &[7; 100_000], 0).unwrap();
+    rustix::fs::fsync(&file).unwrap();
+    let mut bytes = [0; 10];
+    rustix::io::pread(&file, &mut bytes, 99_995).unwrap();
+    assert_eq!(bytes, [7, 7, 7, 7, 7, 0, 0, 0, 0, 0]);
+    let mut waiting = start(world.at(), "mkdir d");
+    until_waiting(&waiting);
+    shell(world.beside(), "df mount0");
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    drop(file);
+    let at = world.at().to_owned();
+    world.mounts[0].process.signal(Signal::TERM);
+    assert!(world.mounts[0].process.wait().unwrap().success() && !is_mounted(&at));
+}
+
+#[test]
 fn a_hard_mount_waits_and_goes_on_and_a_handled_signal_disturbs_nothing() {
     let world = stopped("hard,timeo=1s");
     let mut writer = start(world.at(), "dd if=/dev/zero of=f bs=64k count=4 conv=notrunc,fsync");
