@@ -1,6 +1,7 @@
 //! The kernel's protocol for file systems in user space: requests that are read from `/dev/fuse`
-//! (`device`, `request`), replies that are written to it (`reply`), and places where such a file
-//! system is mounted (`mountpoint`). Nothing here knows what is mounted.
+//! (`device`, `request`), replies that are written to it (`reply`), what is agreed with the kernel
+//! (`settings`), and places where such a file system is mounted (`mountpoint`). Nothing here knows
+//! what is mounted.
 //!
 //! **Why not a crate.** A process that waits for a server must be gone a second after `SIGKILL`.
 //! The kernel asks for that with the request INTERRUPT, and the request that is waited for must
@@ -22,8 +23,10 @@ mod device;
 mod mountpoint;
 mod reply;
 mod request;
+mod settings;
 
-pub(crate) use device::{Buffers, Device, MOST_DATA};
+pub(crate) use device::{Buffers, Device};
 pub(crate) use mountpoint::{Mounted, mount, mounted_at, raise_read_ahead, unmount};
 pub(crate) use reply::{Attr, EntryTimes, Listing, Reply, Space};
 pub(crate) use request::{Args, Request, flags, op};
+pub(crate) use settings::MOST_DATA;

@@ -16,7 +16,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getgid, getuid};
 
-use super::device::{Device, MOST_DATA};
+use super::device::Device;
+use super::settings::MOST_DATA;
 
 /// The type of the file system, as the system shows it.
 const TYPE: &str = "fuse.pvfs";

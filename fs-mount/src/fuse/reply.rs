@@ -146,8 +146,8 @@ impl Reply {
         Reply::Bytes(files.u32(BLOCK).u32(LONGEST_NAME).u32(BLOCK).zeros(28).0)
     }
 
-    pub(super) fn init(settings: &super::device::Settings) -> Reply {
-        let versions = Fields::default().u32(7).u32(super::device::MINOR);
+    pub(super) fn init(settings: &super::settings::Settings) -> Reply {
+        let versions = Fields::default().u32(7).u32(super::settings::MINOR);
         let limits = versions.u32(settings.read_ahead).u32(settings.flags).u16(settings.in_background);
         let more = limits.u16(settings.in_background / 4 * 3).u32(settings.most_data).u32(1).u16(settings.pages);
         Reply::Bytes(more.u16(0).zeros(32).0)
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(len(Reply::created(&attr, times, 0)), 144);
         assert_eq!(len(Reply::opened(0, 0)), 16);
         assert_eq!(len(Reply::space(Space::default())), 80);
-        assert_eq!(len(Reply::init(&crate::fuse::device::Settings::new(false))), 64);
+        assert_eq!(len(Reply::init(&crate::fuse::settings::Settings::new(false))), 64);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! **Invariants**
 //! 1. An entry has the same place in a listing as long as the directory is open. The listing begins
 //!    again if it is read from the beginning.
-//! 2. Attributes that come with a listing are those that the servers answer soon. A server that does
-//!    not answer keeps no one from the names.
+//! 2. Attributes that come with a listing are those that the servers answer soon. A server that
+//!    does not answer keeps no one from the names.
 
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
