@@ -70,7 +70,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("main-job", "the A/B run on a small tree, over every transport here and in the simulator", main_job),
     step("storm", "commands of the file system while its servers are killed, compared with a model", storm),
     step("hostile", "an honest client of the file system beside every kind of attacker", hostile),
-    step("fuse", "an I/O server on a disk that stalls for real: a FUSE file system; needs root and /dev/fuse", fuse),
+    step("fuse", "the mount, and an I/O server on a disk that stalls for real; needs root and /dev/fuse", fuse),
     on_request(step(
         "pair",
         "two hosts on one machine: rate, delay and loss of the cable, and its end; needs root",
@@ -356,7 +356,7 @@ fn fuse(root: &Path) -> Result<Totals, Failure> {
     if !setup::is_root() || !Path::new("/dev/fuse").exists() {
         return Err(Failure::skip("mounting a FUSE file system needs root and /dev/fuse"));
     }
-    Invocation::cargo(root, "test --workspace --test stalled_disk --features")
+    Invocation::cargo(root, "test --workspace --test stalled_disk --test mount --features")
         .args(&[metadata::features(root)?])
         .run(CARGO_LIMIT)
 }

@@ -108,6 +108,27 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  pvfs servers\n  pvfs servers --over tcp\n  pvfs servers --json")]
     Servers,
 
+    /// Mount the file system on a directory, with the program pvfs-mount
+    #[command(
+        after_help = "Examples:\n  pvfs mount /mnt\n  pvfs mount /mnt -o soft,timeo=10s,ro\n  pvfs-mount --help    all options"
+    )]
+    Mount {
+        /// The directory
+        dir: PathBuf,
+        /// Options, separated by commas; pvfs-mount --help lists them
+        #[arg(long, short, default_value = "")]
+        options: String,
+        /// Stay in the foreground
+        #[arg(long, short)]
+        foreground: bool,
+    },
+
+    /// Unmount the file system
+    Umount {
+        /// The directory
+        dir: PathBuf,
+    },
+
     /// Show which path data of each size takes to and from each I/O server, and why
     #[command(after_help = "Examples:\n  pvfs plan\n  pvfs plan --calibrate\n  pvfs plan --json")]
     Plan {
@@ -396,8 +417,8 @@ mod tests {
             ("address", "h:1"),
         ];
         assert!(
-            testbed::cli::every_option::<Cli>(&values) >= 160,
-            "seven global options with each of 18 commands, and others"
+            testbed::cli::every_option::<Cli>(&values) >= 176,
+            "seven global options with each of 20 commands, and others"
         );
     }
 

@@ -21,12 +21,15 @@ mod transfer;
 mod view;
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::IsTerminal;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{self, ExitCode};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Client, ClientOptions, Endpoints, ServerName};
+use crate::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
 use bmi::{Addr, driver};
 use clap::{CommandFactory, Parser};
 
@@ -100,6 +103,11 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
             false => manual.run(Cli::command()).map_err(Stop::failed),
         };
     }
+    match &cli.command {
+        Command::Mount { dir, options, foreground } => return Err(mount(&cli.global, dir, options, *foreground)),
+        Command::Umount { dir } => return Err(become_mount([OsStr::new("--unmount"), dir.as_os_str()])),
+        _ => {}
+    }
     if let Command::Bench { what } = &cli.command {
         return bench::bench(&cli.global, what, output);
     }
@@ -128,6 +136,31 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     } else {
         driver::event::block_on_all(&driven, work).map_err(Stop::failed)?
     }
+}
+
+/// Becomes the program that mounts.
+fn mount(global: &Global, dir: &Path, options: &str, foreground: bool) -> Stop {
+    let manager = match manager(global) {
+        Ok(manager) => manager.to_string(),
+        Err(stop) => return stop,
+    };
+    let over = match &global.over[..] {
+        [TransportChoice::Only(scheme)] => scheme.as_str(),
+        _ => "auto",
+    };
+    let options = format!("timeo={}ms,over={over},{options}", global.timeout.as_millis());
+    let foreground = foreground.then_some("--foreground").map(OsStr::new);
+    become_mount([OsStr::new(&manager), dir.as_os_str(), "-o".as_ref(), options.as_ref()].into_iter().chain(foreground))
+}
+
+/// Becomes the program of the crate `fs-mount`. Returns why it cannot.
+fn become_mount<'a>(args: impl IntoIterator<Item = &'a OsStr>) -> Stop {
+    const PROGRAM: &str = "pvfs-mount";
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM)).filter(|path| path.exists());
+    let program = beside.unwrap_or_else(|| PROGRAM.into());
+    let error = process::Command::new(&program).args(args).exec();
+    let text = "install it beside pvfs or on the PATH; `cargo build --release -p fs-mount` builds it";
+    Stop::failed(format!("{}: {error}; {text}", program.display()))
 }
 
 fn manager(global: &Global) -> Result<Addr, Stop> {
@@ -175,8 +208,8 @@ async fn command(
         Command::Cache { path, files, watch } => {
             cache::cache(&client, &cache::Show { path, files, watch }, output).await
         }
-        // One has clients of its own, and the other needs none.
-        Command::Bench { .. } | Command::Manual(_) => Ok(()),
+        // They have clients of their own, or need none.
+        Command::Bench { .. } | Command::Manual(_) | Command::Mount { .. } | Command::Umount { .. } => Ok(()),
         Command::Viewdist { path, rows, .. } => {
             let path = path.ok_or_else(|| Stop::usage("viewdist needs a path or --size"))?;
             view::file(&client, &path, rows, output).await

@@ -1,0 +1,93 @@
+//! Data: opening, reading, writing, syncing and closing files.
+
+use bmi::Memory;
+use fs_client::{RemoveKind, SharedFile};
+use rustix::io::Errno;
+
+use super::Served;
+use super::names::O_TRUNC;
+use crate::fuse::{Args, MOST_DATA, Reply, flags};
+
+impl Served {
+    /// Returns the file of a node. Opens it if nobody has it open.
+    pub(super) async fn file_of(&self, node: u64) -> Result<SharedFile, Errno> {
+        if let Some(file) = self.nodes.file(node) {
+            return Ok(file);
+        }
+        let path = self.nodes.path(node)?;
+        let entry = match self.nodes.take_recent(node) {
+            Some(entry) => entry,
+            None => self.ask(|| self.client.lookup(&path)).await?,
+        };
+        self.ask(|| self.client.file(&path, entry.clone())).await
+    }
+
+    /// Returns what the kernel is to do with an open file. Unless it keeps nothing, it drops the
+    /// bytes that it has.
+    pub(super) fn opened_flags(&self) -> u32 {
+        if self.settings.keeps_nothing { flags::OPENED_DIRECT_IO } else { 0 }
+    }
+
+    /// Opens a file. If the kernel knows its name from a listing only, it is told to look at the
+    /// name: with `ESTALE`, after which it opens again. So an open finds what has the name now.
+    pub(super) async fn open(&self, node: u64, how: u32, more: u32) -> Result<Reply, Errno> {
+        if self.nodes.was_listed(node) {
+            return Err(Errno::STALE);
+        }
+        let file = self.file_of(node).await?;
+        if how & O_TRUNC != 0 {
+            self.ask(|| file.set_len(0)).await?;
+            if more & flags::OPEN_KILL_SUIDGID != 0 {
+                self.drop_set_id(node).await?;
+            }
+        }
+        self.nodes.opened(node, file)?;
+        Ok(Reply::opened(0, self.opened_flags()))
+    }
+
+    pub(super) async fn read(&self, node: u64, mut args: Args<'_>) -> Result<Reply, Errno> {
+        let (_, offset, len) = (args.u64()?, args.u64()?, args.u32()? as usize);
+        if len > MOST_DATA {
+            return Err(Errno::INVAL);
+        }
+        let file = self.file_of(node).await?;
+        let memory = self.buffers.take()?;
+        let read = self.ask(|| file.read_at(offset, memory.slice(0, len))).await?;
+        Ok(Reply::Memory(memory, len.min(read as usize)))
+    }
+
+    pub(super) async fn write(
+        &self,
+        node: u64,
+        mut args: Args<'_>,
+        (memory, read): (Memory, usize),
+    ) -> Result<Reply, Errno> {
+        let (_, offset, len, how) = (args.u64()?, args.u64()?, args.u32()?, args.u32()?);
+        if len as usize != read {
+            return Err(Errno::INVAL);
+        }
+        let file = self.file_of(node).await?;
+        if how & flags::WRITE_KILL_SUIDGID != 0 {
+            self.drop_set_id(node).await?;
+        }
+        self.ask(|| file.write_at(offset, memory.slice(0, read))).await?;
+        self.buffers.give_back(memory);
+        Ok(Reply::written(len))
+    }
+
+    /// Has all servers of a file write it to their disks. Fails with `EIO` if one was restarted
+    /// since it took bytes.
+    pub(super) async fn sync(&self, node: u64) -> Result<Reply, Errno> {
+        let file = self.file_of(node).await?;
+        self.ask(|| file.sync()).await?;
+        Ok(Reply::done())
+    }
+
+    /// Closes a file. No process waits for that.
+    pub(super) async fn close(&self, node: u64) -> Result<Reply, Errno> {
+        if let Some(path) = self.nodes.closed(node) {
+            self.ask(|| self.client.remove(&path, RemoveKind::File)).await?;
+        }
+        Ok(Reply::done())
+    }
+}

@@ -1,0 +1,43 @@
+//! What two mounts see of each other.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+use crate::support::World;
+
+#[test]
+fn an_open_sees_what_was_closed_before_on_another_mount() {
+    let mut world = World::with("hard");
+    let (one, other) = (world.at().to_owned(), world.mount("hard"));
+    for round in 0..20 {
+        // Longer and shorter, and under the same name as another file.
+        let text = format!("{round}").repeat(1 + 997 * (round % 3));
+        if round % 4 == 3 {
+            fs::write(one.join("new"), &text).unwrap();
+            fs::rename(one.join("new"), one.join("f")).unwrap();
+        } else {
+            fs::write(one.join("f"), &text).unwrap();
+        }
+        assert_eq!(fs::read_to_string(other.join("f")).unwrap(), text, "round {round}");
+        // What is known from a listing is looked at again.
+        assert!(fs::read_dir(&other).unwrap().all(|entry| entry.unwrap().metadata().is_ok()));
+    }
+    fs::remove_file(one.join("f")).unwrap();
+    assert!(File::open(other.join("f")).is_err());
+}
+
+#[test]
+fn a_strict_mount_sees_each_write_at_once() {
+    let mut world = World::with("hard");
+    let (one, other) = (world.at().to_owned(), world.mount("hard,coherence=strict"));
+    let written = OpenOptions::new().write(true).create(true).truncate(true).open(one.join("f")).unwrap();
+    let read = File::open(other.join("f")).unwrap();
+    for round in 1..=50_u8 {
+        written.write_all_at(&[round; 100], 0).unwrap();
+        written.set_len(100 + u64::from(round)).unwrap();
+        let mut bytes = [0; 100];
+        read.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!((bytes, read.metadata().unwrap().len()), ([round; 100], 100 + u64::from(round)));
+        assert_eq!(fs::metadata(other.join("f")).unwrap().len(), 100 + u64::from(round));
+    }
+}

@@ -1,0 +1,214 @@
+//! What POSIX and Linux say about files, one behaviour in each test.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use rustix::fs::{CWD, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags, fallocate, renameat_with};
+use rustix::io::Errno;
+
+use crate::support::{World, shell};
+
+fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<Errno> {
+    Errno::from_io_error(&result.unwrap_err())
+}
+
+#[test]
+fn names_are_made_moved_and_removed() {
+    let world = World::with("hard");
+    let at = world.at();
+    fs::create_dir(at.join("d")).unwrap();
+    assert_eq!(errno(fs::create_dir(at.join("d"))), Some(Errno::EXIST));
+    fs::write(at.join("d/f"), "one").unwrap();
+    assert_eq!(errno(fs::remove_dir(at.join("d"))), Some(Errno::NOTEMPTY));
+    assert_eq!(errno(fs::remove_file(at.join("d"))), Some(Errno::ISDIR));
+    assert_eq!(errno(fs::read_dir(at.join("d/f"))), Some(Errno::NOTDIR));
+    fs::write(at.join("g"), "two").unwrap();
+    let (f, g) = (at.join("d/f"), at.join("g"));
+    assert_eq!(renameat_with(CWD, &f, CWD, &g, RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    renameat_with(CWD, &f, CWD, &g, RenameFlags::EXCHANGE).unwrap();
+    assert_eq!((fs::read(&f).unwrap(), fs::read(&g).unwrap()), (b"two".to_vec(), b"one".to_vec()));
+    fs::rename(&f, &g).unwrap();
+    assert_eq!((f.exists(), fs::read(&g).unwrap()), (false, b"two".to_vec()));
+    let excluded = OpenOptions::new().write(true).create_new(true).open(&g);
+    assert_eq!(excluded.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    fs::remove_file(&g).unwrap();
+    fs::remove_dir(at.join("d")).unwrap();
+    assert_eq!(fs::read_dir(at).unwrap().count(), 0);
+}
+
+#[test]
+fn names_are_any_bytes_and_have_up_to_255() {
+    let world = World::with("hard");
+    let name = |bytes: &[u8]| world.at().join(std::ffi::OsStr::from_bytes(bytes));
+    for bytes in [&b"\xff\xfe\n"[..], &[b'x'; 255], "é".as_bytes()] {
+        fs::write(name(bytes), bytes).unwrap();
+        assert_eq!(fs::read(name(bytes)).unwrap(), bytes);
+    }
+    assert_eq!(errno(fs::write(name(&[b'x'; 256]), "")), Some(Errno::NAMETOOLONG));
+    assert_eq!(fs::read_dir(world.at()).unwrap().count(), 3);
+}
+
+#[test]
+fn a_long_directory_is_listed_once_while_it_changes() {
+    let world = World::with("hard");
+    let name = |number: usize| world.at().join(format!("f{number:04}"));
+    (0..1500).for_each(|number| drop(File::create(name(number)).unwrap()));
+    let mut seen: Vec<_> = Vec::new();
+    for entry in fs::read_dir(world.at()).unwrap() {
+        seen.push(entry.unwrap().file_name());
+        // An entry that was there before and after is listed once.
+        let removed = 2 * seen.len() + 1;
+        if removed < 1500 {
+            let _ = fs::remove_file(name(removed));
+        }
+    }
+    let even = |number: usize| (number * 2 < 1500).then(|| name(number * 2).file_name().unwrap().to_owned());
+    for stays in (0..750).filter_map(even) {
+        assert_eq!(seen.iter().filter(|name| **name == stays).count(), 1, "{stays:?}");
+    }
+}
+
+#[test]
+fn attributes_are_set_and_kept() {
+    let world = World::with("hard,suid");
+    let file = world.at().join("f");
+    shell(world.at(), "umask 027; echo hello > f; mkdir d; chmod 750 f");
+    let stat = || fs::metadata(&file).unwrap();
+    assert_eq!((stat().mode() & 0o7777, stat().len(), stat().blocks(), stat().nlink()), (0o750, 6, 1, 1));
+    assert_eq!(fs::metadata(world.at().join("d")).unwrap().mode() & 0o7777, 0o750);
+    shell(world.at(), "touch -d @1000000000.123456789 f");
+    assert_eq!((stat().mtime(), stat().mtime_nsec()), (1_000_000_000, 123_456_789));
+    // Set-id bits go with a change of the owner, and with a write of others.
+    for line in ["chown 1:1 f", "chown 1 f"] {
+        fs::set_permissions(&file, Permissions::from_mode(0o6755)).unwrap();
+        assert_eq!(stat().mode() & 0o7777, 0o6755);
+        shell(world.at(), line);
+        assert_eq!(stat().mode() & 0o7777, 0o755, "{line}");
+    }
+    assert_eq!((stat().uid(), stat().gid()), (1, 1));
+    shell(world.at(), "chgrp 5 d; chmod 2775 d; mkdir d/e; touch d/f");
+    let inherited = |name| fs::metadata(world.at().join(name)).unwrap();
+    assert_eq!((inherited("d/e").gid(), inherited("d/e").mode() & 0o7777, inherited("d/f").gid()), (5, 0o2755, 5));
+    assert!(rustix::fs::statvfs(world.at()).unwrap().f_blocks > 0);
+}
+
+#[test]
+fn the_length_is_set_and_holes_are_zeros() {
+    let world = World::with("hard");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(world.at().join("f")).unwrap();
+    file.write_all_at(b"end", 3 << 20).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), (3 << 20) + 3);
+    let mut bytes = [1; 10];
+    file.read_exact_at(&mut bytes, (3 << 20) - 7).unwrap();
+    assert_eq!(&bytes, b"\0\0\0\0\0\0\0end");
+    file.set_len(5).unwrap();
+    file.set_len(8).unwrap();
+    assert_eq!((file.metadata().unwrap().len(), fs::read(world.at().join("f")).unwrap()), (8, vec![0; 8]));
+    drop(OpenOptions::new().write(true).truncate(true).open(world.at().join("f")).unwrap());
+    assert_eq!(file.metadata().unwrap().len(), 0);
+}
+
+#[test]
+fn what_is_appended_goes_to_the_end() {
+    let world = World::with("hard");
+    let append = || OpenOptions::new().append(true).create(true).open(world.at().join("f")).unwrap();
+    let (mut one, mut other) = (append(), append());
+    for _ in 0..100 {
+        one.write_all(b"one\n").unwrap();
+        other.write_all(b"other\n").unwrap();
+    }
+    assert_eq!(fs::read(world.at().join("f")).unwrap(), b"one\nother\n".repeat(100));
+}
+
+#[test]
+fn links_lead_to_their_targets_and_share_files() {
+    let world = World::with("hard");
+    let at = |name: &str| world.at().join(name);
+    fs::write(at("f"), "bytes").unwrap();
+    symlink("f", at("s")).unwrap();
+    assert_eq!(
+        (fs::read_link(at("s")).unwrap().as_path(), fs::read(at("s")).unwrap()),
+        (Path::new("f"), b"bytes".to_vec())
+    );
+    fs::hard_link(at("f"), at("h")).unwrap();
+    let both = (fs::metadata(at("f")).unwrap(), fs::metadata(at("h")).unwrap());
+    assert_eq!((both.0.ino(), both.0.nlink()), (both.1.ino(), 2));
+    fs::remove_file(at("f")).unwrap();
+    assert_eq!((fs::read(at("h")).unwrap(), fs::read(at("s")).is_err()), (b"bytes".to_vec(), true));
+    assert!(fs::hard_link(world.at(), at("d")).is_err());
+}
+
+#[test]
+fn extended_attributes_are_kept() {
+    let world = World::with("hard");
+    let file = world.at().join("f");
+    fs::write(&file, "").unwrap();
+    let mut value = [0; 64];
+    let get = |name: &str, value: &mut [u8]| rustix::fs::getxattr(&file, name, value);
+    assert_eq!(get("user.a", &mut value), Err(Errno::NODATA));
+    rustix::fs::setxattr(&file, "user.a", b"value", XattrFlags::CREATE).unwrap();
+    assert_eq!(rustix::fs::setxattr(&file, "user.a", b"", XattrFlags::CREATE), Err(Errno::EXIST));
+    assert_eq!(rustix::fs::setxattr(&file, "user.b", b"", XattrFlags::REPLACE), Err(Errno::NODATA));
+    assert_eq!((get("user.a", &mut value), &value[..5]), (Ok(5), &b"value"[..]));
+    assert_eq!(get("user.a", &mut value[..2]), Err(Errno::RANGE));
+    assert_eq!((rustix::fs::listxattr(&file, &mut value), &value[..7]), (Ok(7), &b"user.a\0"[..]));
+    rustix::fs::removexattr(&file, "user.a").unwrap();
+    assert_eq!(rustix::fs::removexattr(&file, "user.a"), Err(Errno::NODATA));
+}
+
+#[test]
+fn a_file_that_was_removed_is_read_and_written_until_it_is_closed() {
+    let world = World::with("hard");
+    let at = |name: &str| world.at().join(name);
+    let open =
+        |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(at(name)).unwrap();
+    let (mut removed, mut replaced) = (open("removed"), open("replaced"));
+    replaced.write_all(b"old").unwrap();
+    fs::remove_file(at("removed")).unwrap();
+    fs::write(at("new"), "new").unwrap();
+    fs::rename(at("new"), at("replaced")).unwrap();
+    removed.write_all(b"still here").unwrap();
+    let mut text = String::new();
+    removed.seek(SeekFrom::Start(0)).unwrap();
+    removed.read_to_string(&mut text).unwrap();
+    assert_eq!((text.as_str(), at("removed").exists()), ("still here", false));
+    let mut old = [0; 3];
+    replaced.read_exact_at(&mut old, 0).unwrap();
+    assert_eq!((&old, fs::read(at("replaced")).unwrap()), (b"old", b"new".to_vec()));
+    drop((removed, replaced));
+    crate::support::wait("they are gone", || fs::read_dir(world.at()).unwrap().count() == 1);
+}
+
+#[test]
+fn what_is_not_offered_is_refused() {
+    let world = World::with("hard");
+    let at = |name: &str| world.at().join(name);
+    for kind in [FileType::Fifo, FileType::CharacterDevice, FileType::Socket] {
+        assert_eq!(rustix::fs::mknodat(CWD, at("n"), kind, Mode::RUSR, 0x103), Err(Errno::PERM), "{kind:?}");
+    }
+    let file = File::create(at("f")).unwrap();
+    assert_eq!(fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 10), Err(Errno::OPNOTSUPP));
+    let acl = rustix::fs::setxattr(at("f"), "system.posix_acl_access", b"\x02\0\0\0", XattrFlags::empty());
+    assert!(acl.is_err(), "{acl:?}");
+    let mut world = world;
+    let read_only = world.mount("ro");
+    assert_eq!(errno(fs::write(read_only.join("f"), "")), Some(Errno::ROFS));
+}
+
+#[test]
+fn direct_access_and_sync_reach_the_servers() {
+    /// `O_DIRECT` on this architecture and others.
+    const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
+    let world = World::with("hard");
+    let path = world.at().join("f");
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).custom_flags(O_DIRECT).open(&path).unwrap();
+    file.write_all(&[7; 3 << 20]).unwrap();
+    file.sync_all().unwrap();
+    let mut bytes = Vec::new();
+    OpenOptions::new().read(true).custom_flags(O_DIRECT).open(&path).unwrap().read_to_end(&mut bytes).unwrap();
+    assert!(bytes == [7; 3 << 20]);
+}
