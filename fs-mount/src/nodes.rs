@@ -6,18 +6,17 @@
 //!    kernel's, which forgets what it does not need.
 //! 2. All that have a file open share one [`SharedFile`]. So a sync covers what any of them wrote.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use fs_client::{DirHandle, Entry, FsPath, Handle, SharedFile};
+use bmi::threading::AnyThread;
+use fs_client::{DirHandle, FsPath, Handle, Held, SharedFile};
 use rustix::io::Errno;
 
 use crate::fuse::Attr;
 
 /// The node of the root.
 const ROOT: u64 = 1;
-/// Most entries that are kept for an open that may follow.
-const MOST_RECENT: usize = 64;
 
 /// An object that the kernel knows.
 struct Node {
@@ -28,8 +27,8 @@ struct Node {
     lookups: u64,
     opens: u64,
     file: Option<SharedFile>,
-    /// Where it is until it is closed, if it was removed while it was open.
-    hidden: Option<FsPath>,
+    /// While it is open: so the manager keeps it.
+    held: Option<Held<AnyThread>>,
     /// The attributes that were read last.
     known: Attr,
     is_listed: bool,
@@ -37,9 +36,6 @@ struct Node {
 
 struct Table {
     nodes: BTreeMap<u64, Node>,
-    /// The nodes that are open.
-    open: u64,
-    recent: VecDeque<(u64, Entry)>,
 }
 
 /// The nodes.
@@ -48,7 +44,7 @@ pub(crate) struct Nodes(Mutex<Table>);
 impl Nodes {
     /// Creates the table with the root, which the kernel never forgets.
     pub(crate) fn new() -> Nodes {
-        let table = Table { nodes: BTreeMap::new(), open: 0, recent: VecDeque::new() };
+        let table = Table { nodes: BTreeMap::new() };
         let nodes = Nodes(Mutex::new(table));
         nodes.learn(ROOT, Handle::Dir(DirHandle::ROOT), Attr::default(), false);
         nodes
@@ -65,7 +61,7 @@ impl Nodes {
     /// The kernel is told of an object in a directory: by a look at a name, or in a listing.
     pub(crate) fn learn(&self, dir: u64, handle: Handle, known: Attr, is_listed: bool) {
         self.with(|table| {
-            let fresh = Node { handle, dir, lookups: 0, opens: 0, file: None, hidden: None, known, is_listed };
+            let fresh = Node { handle, dir, lookups: 0, opens: 0, file: None, held: None, known, is_listed };
             let node = table.nodes.entry(handle.raw()).or_insert(fresh);
             node.lookups += 1;
             (node.dir, node.known, node.is_listed) = (dir, known, is_listed);
@@ -76,25 +72,6 @@ impl Nodes {
     pub(crate) fn note(&self, node: u64, known: Attr) {
         // It may have been forgotten meanwhile.
         let _ = self.node(node, |node| node.known = known);
-    }
-
-    /// Keeps an entry for an open that may follow.
-    pub(crate) fn keep_recent(&self, node: u64, entry: Entry) {
-        self.with(|table| {
-            table.recent.retain(|(recent, _)| *recent != node);
-            table.recent.push_back((node, entry));
-            if table.recent.len() > MOST_RECENT {
-                table.recent.pop_front();
-            }
-        });
-    }
-
-    /// Takes the entry that was kept.
-    pub(crate) fn take_recent(&self, node: u64) -> Option<Entry> {
-        self.with(|table| {
-            let at = table.recent.iter().position(|(recent, _)| *recent == node)?;
-            table.recent.remove(at).map(|(_, entry)| entry)
-        })
     }
 
     /// The kernel forgets that it was told of a node, so many times.
@@ -132,51 +109,31 @@ impl Nodes {
         self.node(node, |node| std::mem::take(&mut node.is_listed)).unwrap_or(false)
     }
 
-    /// Returns true if any file is open.
-    pub(crate) fn has_open(&self) -> bool {
-        self.with(|table| table.open > 0)
-    }
-
     /// Returns the file of a node that is open.
     pub(crate) fn file(&self, node: u64) -> Option<SharedFile> {
         self.node(node, |node| node.file.clone()).ok().flatten()
     }
 
-    /// A file was opened. `file` is what was opened, unless others have it open.
-    pub(crate) fn opened(&self, node: u64, file: SharedFile) -> Result<(), Errno> {
-        self.with(|table| {
-            let known = table.nodes.get_mut(&node).ok_or(Errno::STALE)?;
-            table.open += u64::from(known.opens == 0);
-            known.opens += 1;
-            known.file.get_or_insert(file);
-            Ok(())
+    /// A file was opened. `file` and `held` are what was opened, unless others have it open.
+    pub(crate) fn opened(&self, node: u64, file: SharedFile, held: Held<AnyThread>) -> Result<(), Errno> {
+        self.node(node, |node| {
+            node.opens += 1;
+            node.file.get_or_insert(file);
+            node.held.get_or_insert(held);
         })
     }
 
-    /// A file was moved to a hidden name because it was removed; or moved back.
-    pub(crate) fn hide(&self, node: u64, hidden: Option<FsPath>) {
-        let _ = self.node(node, |node| node.hidden = hidden);
-    }
-
-    /// Returns true if a file was removed while it was open.
-    pub(crate) fn is_hidden(&self, node: u64) -> bool {
-        self.node(node, |node| node.hidden.is_some()).unwrap_or(false)
-    }
-
-    /// A file was closed. Returns the hidden name that is to be removed.
-    pub(crate) fn closed(&self, node: u64) -> Option<FsPath> {
-        self.with(|table| {
+    /// A file was closed.
+    pub(crate) fn closed(&self, node: u64) {
+        let ended = self.with(|table| {
             let known = table.nodes.get_mut(&node)?;
             known.opens = known.opens.saturating_sub(1);
-            if known.opens > 0 {
-                return None;
-            }
-            known.file = None;
-            let hidden = known.hidden.take();
-            table.open = table.open.saturating_sub(1);
+            let ended = (known.opens == 0).then(|| (known.file.take(), known.held.take()));
             table.sweep(node);
-            hidden
-        })
+            ended
+        });
+        // Without the lock: their ends take others.
+        drop(ended);
     }
 }
 
@@ -208,6 +165,6 @@ mod tests {
         assert_eq!(nodes.path(6), Err(Errno::STALE));
         nodes.forget(ROOT, 10);
         assert_eq!(nodes.path(ROOT), Ok(FsPath::root()));
-        nodes.with(|table| assert_eq!((table.nodes.len(), table.open), (1, 0)));
+        nodes.with(|table| assert_eq!(table.nodes.len(), 1));
     }
 }

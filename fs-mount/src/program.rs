@@ -16,6 +16,8 @@ use bmi::config::TcpConfig;
 use bmi::threading::AnyThread;
 use bmi::{Config, OpenOptions, Scheme, driver};
 use clap::Parser;
+use std::time::Duration;
+
 use fs_client::{Client, ClientOptions, Endpoints, ServerName, SharedClient, TransportChoice};
 use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,6 +26,9 @@ use crate::fuse::{self, Device, Mounted};
 use crate::options::{Cli, Mount};
 use crate::served::{Served, Settings};
 use crate::session;
+
+/// How long the manager is told at the end which files are closed.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// What a daemon prints when it has mounted.
 const READY: &str = "mounted";
@@ -144,7 +149,9 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
         let source = mount.manager.to_string();
         let mounted = fuse::mount(&fd, &source, &mount.dir, mount.flags, &mount.kernel)?;
         let settings = Settings { is_hard: mount.is_hard, keeps_nothing: mount.keeps_nothing };
+        let (holding, keeping) = (client.clone(), client.clone());
         let served = Arc::new(Served::new(client, settings));
+        tokio::spawn(async move { keeping.keep_held().await });
         let mut serving = tokio::spawn(session::serve(Device::new(fd)?, served));
         if let Err(error) = fuse::raise_read_ahead(&mounted) {
             complain(format!("the kernel reads ahead less than 1 MiB: {error}"));
@@ -152,11 +159,15 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
         if is_daemon {
             leave_parent(mount.log.as_deref())?;
         }
-        tokio::select! {
-            ended = &mut serving => return ended.map_err(io::Error::other)?,
-            () = ended => {}
+        let result = tokio::select! {
+            ended = &mut serving => ended.map_err(io::Error::other)?,
+            () = ended => end(&mounted, serving).await,
+        };
+        // So that what was removed and is closed goes now.
+        if let Ok(Err(error)) = tokio::time::timeout(LAST_WORDS, holding.release_held()).await {
+            tracing::debug!(%error, "the manager does not answer");
         }
-        end(&mounted, serving).await
+        result
     });
     // Nobody waits for an answer any more.
     runtime.shutdown_background();

@@ -8,7 +8,6 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bmi::threading::{OneThread, Threading};
-use fs_proto::limits::MAX_RELEASED;
 use fs_proto::{Entry, ErrorCode, FileHandle, ManagerRequest, Start};
 use futures_util::future::{Either, select};
 
@@ -78,22 +77,29 @@ impl<S: Threading> Client<S> {
         }
     }
 
-    async fn say_holds(&self, said: &mut Option<Start>) -> Result<(), Error> {
-        let holds = &self.inner().holds;
+    /// Says to the manager what is not held any more. [`Client::keep_held`] does so from time to
+    /// time.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn release_held(&self) -> Result<(), Error> {
         loop {
-            let mut releasing = holds.release();
+            let mut releasing = self.inner().holds.release();
             let files = releasing.files.clone();
-            let is_last = files.len() < MAX_RELEASED;
-            let request = if files.is_empty() { ManagerRequest::Ping } else { ManagerRequest::Release { files } };
-            self.ask_done(request).await?;
-            releasing.is_done = true;
-            if is_last {
-                break;
+            if files.is_empty() {
+                return Ok(());
             }
+            self.ask_done(ManagerRequest::Release { files }).await?;
+            releasing.is_done = true;
         }
+    }
+
+    async fn say_holds(&self, said: &mut Option<Start>) -> Result<(), Error> {
+        self.release_held().await?;
+        self.ask_done(ManagerRequest::Ping).await?;
         let start = self.inner().connections.start_of(self.manager());
         if *said != start {
-            for file in holds.all() {
+            for file in self.inner().holds.all() {
                 match self.hold(&FsPath::of(file)).await {
                     Ok(_) => {}
                     Err(error) if error.is_retryable() => return Err(error),

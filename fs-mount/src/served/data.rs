@@ -1,7 +1,7 @@
 //! Data: opening, reading, writing, syncing and closing files.
 
 use bmi::Memory;
-use fs_client::{RemoveKind, SharedFile};
+use fs_client::SharedFile;
 use rustix::io::Errno;
 
 use super::Served;
@@ -15,10 +15,7 @@ impl Served {
             return Ok(file);
         }
         let path = self.nodes.path(node)?;
-        let entry = match self.nodes.take_recent(node) {
-            Some(entry) => entry,
-            None => self.ask(|| self.client.lookup(&path)).await?,
-        };
+        let entry = self.ask(|| self.client.lookup(&path)).await?;
         self.ask(|| self.client.file(&path, entry.clone())).await
     }
 
@@ -34,14 +31,19 @@ impl Served {
         if self.nodes.was_listed(node) {
             return Err(Errno::STALE);
         }
-        let file = self.file_of(node).await?;
+        let path = self.nodes.path(node)?;
+        let (held, entry) = self.ask(|| self.client.hold(&path)).await?;
+        let file = match self.nodes.file(node) {
+            Some(file) => file,
+            None => self.ask(|| self.client.file(&path, entry.clone())).await?,
+        };
         if how & O_TRUNC != 0 {
             self.ask(|| file.set_len(0)).await?;
             if more & flags::OPEN_KILL_SUIDGID != 0 {
                 self.drop_set_id(node).await?;
             }
         }
-        self.nodes.opened(node, file)?;
+        self.nodes.opened(node, file, held)?;
         Ok(Reply::opened(0, self.opened_flags()))
     }
 
@@ -83,11 +85,9 @@ impl Served {
         Ok(Reply::done())
     }
 
-    /// Closes a file. No process waits for that.
-    pub(super) async fn close(&self, node: u64) -> Result<Reply, Errno> {
-        if let Some(path) = self.nodes.closed(node) {
-            self.ask(|| self.client.remove(&path, RemoveKind::File)).await?;
-        }
+    /// Closes a file. The manager learns of it later.
+    pub(super) fn close(&self, node: u64) -> Result<Reply, Errno> {
+        self.nodes.closed(node);
         Ok(Reply::done())
     }
 }

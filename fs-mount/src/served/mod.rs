@@ -103,7 +103,7 @@ impl Served {
             op::READ => self.read(node, args).await,
             op::WRITE => self.write(node, args, data.ok_or(Errno::INVAL)?).await,
             op::FSYNC => self.sync(node).await,
-            op::RELEASE => self.close(node).await,
+            op::RELEASE => self.close(node),
             op::STATFS => self.statfs().await,
             op::OPENDIR => self.open_dir(node),
             op::READDIR | op::READDIRPLUS => self.read_dir(node, args, request.op == op::READDIRPLUS).await,

@@ -27,7 +27,6 @@ impl Served {
         let place = self.place(dir, name)?;
         let entry = self.ask(|| self.client.lookup(&place)).await?;
         let stat = self.ask(|| self.client.stat_of(&place, entry.clone())).await?;
-        self.nodes.keep_recent(entry.handle.raw(), entry);
         Ok(self.found(dir, &attr_of(stat.handle, &stat.attr), stat.handle))
     }
 
@@ -87,8 +86,9 @@ impl Served {
             return Err(Errno::PERM);
         }
         let file = self.make_file(request, &self.place(request.node, name)?, mode).await?;
-        let attr = self.fresh(&file).await?;
-        Ok(self.found(request.node, &attr, Handle::File(file.handle())))
+        let path = FsPath::of(file.handle());
+        let entry = self.ask(|| self.client.lookup(&path)).await?;
+        Ok(self.made(request.node, &entry))
     }
 
     /// Creates a file where nothing is.
@@ -98,68 +98,39 @@ impl Served {
         self.ask(|| self.client.create(place, options)).await
     }
 
-    /// Returns the attributes of a file that was just created and is empty.
-    async fn fresh(&self, file: &SharedFile) -> Result<Attr, Errno> {
-        let path = FsPath::of(file.handle());
-        let entry = self.ask(|| self.client.lookup(&path)).await?;
-        Ok(attr_of(entry.handle, &entry.attr))
-    }
-
     /// Creates a file and opens it. Opens one that is there, unless that was excluded.
     pub(super) async fn create(&self, request: &Request) -> Result<Reply, Errno> {
         let mut args = request.args();
         let (how, mode, _, _, name) = (args.u32()?, args.u32()?, args.u32()?, args.u32()?, args.name()?);
         let place = self.place(request.node, name)?;
-        let (file, attr) = match self.make_file(request, &place, mode).await {
+        let (held, file, attr) = match self.make_file(request, &place, mode).await {
             Err(Errno::EXIST) if how & O_EXCL == 0 => {
-                let file = self.ask(|| self.client.open(&place)).await?;
+                let (held, entry) = self.ask(|| self.client.hold(&place)).await?;
+                let file = self.ask(|| self.client.file(&place, entry.clone())).await?;
                 if how & O_TRUNC != 0 {
                     self.ask(|| file.set_len(0)).await?;
                 }
-                let path = FsPath::of(file.handle());
+                let path = FsPath::of(entry.handle);
                 let stat = self.ask(|| self.client.stat(&path)).await?;
-                let attr = attr_of(stat.handle, &stat.attr);
-                (file, attr)
+                (held, file, attr_of(stat.handle, &stat.attr))
             }
             made => {
                 let file = made?;
-                let attr = self.fresh(&file).await?;
-                (file, attr)
+                let path = FsPath::of(file.handle());
+                let (held, entry) = self.ask(|| self.client.hold(&path)).await?;
+                (held, file, attr_of(entry.handle, &entry.attr))
             }
         };
         self.nodes.learn(request.node, Handle::File(file.handle()), attr, false);
-        self.nodes.opened(attr.node, file)?;
+        self.nodes.opened(attr.node, file, held)?;
         Ok(Reply::created(&attr, self.times(&attr, false), self.opened_flags()))
     }
 
-    /// Removes the name of a file. A file that is open here and has no other name gets a hidden
-    /// one, and is removed when it is closed. So it can be read and written until then.
+    /// Removes the name of a file. If it is open anywhere, its bytes stay until it is closed.
     pub(super) async fn unlink(&self, dir: u64, name: &[u8]) -> Result<Reply, Errno> {
         let place = self.place(dir, name)?;
-        if self.hide_open(dir, &place).await?.is_none() {
-            self.ask(|| self.client.remove(&place, RemoveKind::File)).await?;
-        }
+        self.ask(|| self.client.remove(&place, RemoveKind::File)).await?;
         Ok(Reply::done())
-    }
-
-    /// Moves a file to a hidden name in its directory, if it is open here and has no other name.
-    /// Returns its node and the hidden name.
-    async fn hide_open(&self, dir: u64, place: &FsPath) -> Result<Option<(u64, FsPath)>, Errno> {
-        if !self.nodes.has_open() {
-            return Ok(None);
-        }
-        let entry = match self.ask(|| self.client.lookup(place)).await {
-            Err(Errno::NOENT) => return Ok(None),
-            entry => entry?,
-        };
-        let node = entry.handle.raw();
-        if entry.attr.nlink > 1 || self.nodes.file(node).is_none() || self.nodes.is_hidden(node) {
-            return Ok(None);
-        }
-        let hidden = self.place(dir, format!(".pvfs-removed-{node:x}").as_bytes())?;
-        self.ask(|| self.client.rename(place, &hidden)).await?;
-        self.nodes.hide(node, Some(hidden.clone()));
-        Ok(Some((node, hidden)))
     }
 
     pub(super) async fn remove_dir(&self, dir: u64, name: &[u8]) -> Result<Reply, Errno> {
@@ -168,25 +139,15 @@ impl Served {
         Ok(Reply::done())
     }
 
-    /// Moves a name. A file that is replaced, and is open here, gets a hidden name before.
+    /// Moves a name.
     pub(super) async fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), how: u32) -> Result<Reply, Errno> {
         let (old, new) = (self.place(from.0, from.1)?, self.place(to.0, to.1)?);
-        let moved = match how {
-            0 if old != new => {
-                let hidden = self.hide_open(to.0, &new).await?;
-                let moved = self.ask(|| self.client.rename(&old, &new)).await;
-                if let (Err(_), Some((node, hidden))) = (&moved, hidden) {
-                    self.ask(|| self.client.rename_over(&hidden, &new, Replace::Nothing)).await?;
-                    self.nodes.hide(node, None);
-                }
-                moved
-            }
-            0 => self.ask(|| self.client.rename(&old, &new)).await,
-            flags::RENAME_NOREPLACE => self.ask(|| self.client.rename_over(&old, &new, Replace::Nothing)).await,
-            flags::RENAME_EXCHANGE => self.ask(|| self.client.exchange(&old, &new)).await,
-            _ => Err(Errno::INVAL),
-        };
-        moved?;
+        match how {
+            0 => self.ask(|| self.client.rename(&old, &new)).await?,
+            flags::RENAME_NOREPLACE => self.ask(|| self.client.rename_over(&old, &new, Replace::Nothing)).await?,
+            flags::RENAME_EXCHANGE => self.ask(|| self.client.exchange(&old, &new)).await?,
+            _ => return Err(Errno::INVAL),
+        }
         Ok(Reply::done())
     }
 }

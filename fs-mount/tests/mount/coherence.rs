@@ -1,7 +1,7 @@
 //! What two mounts see of each other.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::support::World;
 
@@ -40,4 +40,23 @@ fn a_strict_mount_sees_each_write_at_once() {
         assert_eq!((bytes, read.metadata().unwrap().len()), ([round; 100], 100 + u64::from(round)));
         assert_eq!(fs::metadata(other.join("f")).unwrap().len(), 100 + u64::from(round));
     }
+}
+
+#[test]
+fn a_file_that_another_mount_removes_stays_while_it_is_open() {
+    let mut world = World::with("hard");
+    let (one, other) = (world.at().to_owned(), world.mount("hard"));
+    let bytes = vec![7; 3_000_000];
+    fs::write(one.join("f"), &bytes).unwrap();
+    fs::write(one.join("g"), "other").unwrap();
+    let (read, replaced) = (File::open(one.join("f")).unwrap(), File::open(one.join("g")).unwrap());
+    fs::remove_file(other.join("f")).unwrap();
+    fs::write(other.join("new"), "new").unwrap();
+    fs::rename(other.join("new"), other.join("g")).unwrap();
+    let mut found = vec![0; bytes.len()];
+    read.read_exact_at(&mut found, 0).unwrap();
+    assert!(found == bytes && read.metadata().unwrap().nlink() == 0);
+    assert_eq!(std::io::read_to_string(replaced).unwrap(), "other");
+    assert!(fs::metadata(one.join("f")).is_err());
+    assert_eq!(fs::read_to_string(one.join("g")).unwrap(), "new");
 }
