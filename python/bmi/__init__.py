@@ -15,6 +15,7 @@ cancelled, the memory is kept until the transport has let go of it.
 
 from __future__ import annotations
 
+import builtins
 import threading
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -33,9 +34,9 @@ class Reply(NamedTuple):
     """The reply to a call."""
 
     #: The handler's reply.
-    bytes: bytes
+    bytes: builtins.bytes
     #: The data. Empty if the call had a buffer for it.
-    data: bytes
+    data: builtins.bytes
     #: The length of the data.
     data_len: int
 

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bmi::Memory;
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
-use pyo3::ffi::{PyObject, Py_ssize_t};
+use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 

@@ -36,7 +36,8 @@ impl Raised {
         let made = match self {
             Raised::Python(error) => return error,
             Raised::Transport(error) => {
-                let args = (name(error.kind()), error.to_string(), error.operation(), error.peer(), error.is_retryable());
+                let args =
+                    (name(error.kind()), error.to_string(), error.operation(), error.peer(), error.is_retryable());
                 function(py, "transport_error").and_then(|make| make.call1(args))
             }
             Raised::Files(error) => function(py, "file_error")

@@ -1,6 +1,6 @@
 //! The files of a cluster: what `bmi.files` is made of.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bmi::config::HandleConfig;
@@ -70,7 +70,7 @@ impl Cluster {
     {
         let handle = self.0.get()?.handle.clone();
         self.run(py, how, work, |py, (file, draft)| {
-            let draft = Mutex::new(draft.map(Arc::new));
+            let draft = Arc::new(Mutex::new(draft.map(Arc::new)));
             Ok(Py::new(py, File { file: Home::new(file), handle: Home::new(handle), draft })?.into_any())
         })
     }
@@ -100,9 +100,12 @@ impl Cluster {
     fn stat(&self, py: Python<'_>, how: How<'_>, path: &str) -> PyResult<Py<PyAny>> {
         let path = parse(py, path)?;
         let asked = path.clone();
-        self.run(py, how, |client| async move { client.stat(&asked).await }, move |py, stat| {
-            attributes(py, &path, &stat)
-        })
+        self.run(
+            py,
+            how,
+            |client| async move { client.stat(&asked).await },
+            move |py, stat| attributes(py, &path, &stat),
+        )
     }
 
     /// Returns the attributes of what is in a directory, by name.
@@ -200,8 +203,11 @@ pub(crate) struct File {
     file: Home<SharedFile>,
     handle: Home<Handle>,
     /// What publishes it, if it has no name yet.
-    draft: Mutex<Option<Arc<Draft<AnyThread>>>>,
+    draft: Slot,
 }
+
+/// A draft, until it is published or abandoned.
+type Slot = Arc<Mutex<Option<Arc<Draft<AnyThread>>>>>;
 
 impl File {
     fn run<T: Send + 'static, F>(
@@ -218,10 +224,13 @@ impl File {
         operation::run(py, how, Some(self.handle.get()?), async { Ok(work.await?) }, finish)
     }
 
-    fn draft(&self) -> PyResult<Arc<Draft<AnyThread>>> {
-        let draft = self.draft.lock().unwrap_or_else(PoisonError::into_inner).take();
-        draft.ok_or_else(|| PyRuntimeError::new_err("not a draft, or one that was published or abandoned"))
+    fn draft(&self) -> MutexGuard<'_, Option<Arc<Draft<AnyThread>>>> {
+        self.draft.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn no_draft() -> PyErr {
+    PyRuntimeError::new_err("not a draft, or one that was published or abandoned, or is being published")
 }
 
 #[pymethods]
@@ -275,17 +284,21 @@ impl File {
 
     /// Syncs a draft of so many bytes, and gives it its name.
     fn publish(&self, py: Python<'_>, how: How<'_>, size: u64) -> PyResult<Py<PyAny>> {
-        let draft = self.draft()?;
+        let draft = self.draft().clone().ok_or_else(no_draft)?;
+        let slot = Arc::clone(&self.draft);
         let work = |file: SharedFile| async move {
             file.sync().await?;
-            draft.publish(Publish { size: Some(size), ..Publish::default() }).await
+            draft.publish(Publish { size: Some(size), ..Publish::default() }).await?;
+            // After a failure it may be published again, or abandoned.
+            slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+            Ok(())
         };
         self.run(py, how, work, |py, ()| Ok(py.None()))
     }
 
     /// Removes a draft.
     fn abandon(&self, py: Python<'_>, how: How<'_>) -> PyResult<Py<PyAny>> {
-        let draft = Arc::into_inner(self.draft()?).expect("nothing else has it: it was not published");
+        let draft = self.draft().take().and_then(Arc::into_inner).ok_or_else(no_draft)?;
         self.run(py, how, |_| draft.abandon(), |py, ()| Ok(py.None()))
     }
 }

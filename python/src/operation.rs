@@ -69,10 +69,7 @@ pub(crate) fn run<T: Send + 'static>(
 }
 
 /// Waits for an operation, and looks for signals meanwhile.
-async fn until_signal<T>(
-    handle: &Handle,
-    operation: impl Future<Output = Result<T, Raised>>,
-) -> Result<T, Raised> {
+async fn until_signal<T>(handle: &Handle, operation: impl Future<Output = Result<T, Raised>>) -> Result<T, Raised> {
     let mut operation = pin!(operation);
     let mut tick = None;
     poll_fn(|cx| {

@@ -6,10 +6,12 @@ import faulthandler
 import os
 import subprocess
 import threading
-from typing import Iterator, List
+from typing import Any, Iterator, List
 
 import bmi
 import pytest
+
+KINDS = ("passed", "failed", "error", "skipped")
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +31,12 @@ def echo(call: bmi.Call) -> bmi.Replied:
     if call.request.startswith(b"make "):
         return b"made", bytes(int(call.request[5:]))
     return call.request, call.data()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints the totals in the form that `cargo xtask test` reads."""
+    passed, failed, errors, skipped = (len(terminalreporter.stats.get(one, [])) for one in KINDS)
+    terminalreporter.write_line(f"test result: {passed} passed; {failed + errors} failed; {skipped} ignored")
 
 
 @pytest.fixture(params=["tcp://127.0.0.1:0", "shm://"])

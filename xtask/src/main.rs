@@ -28,6 +28,7 @@ mod lines;
 mod metadata;
 mod mutants;
 mod pair;
+mod python;
 mod rxe;
 mod setup;
 mod steps;

@@ -12,6 +12,7 @@ use crate::digests;
 use crate::metadata;
 use crate::mutants;
 use crate::pair;
+use crate::python;
 use crate::rxe;
 use crate::setup;
 use crate::totals::Totals;
@@ -70,6 +71,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("main-job", "the A/B run on a small tree, over every transport here and in the simulator", main_job),
     step("storm", "commands of the file system while its servers are killed, compared with a model", storm),
     step("hostile", "an honest client of the file system beside every kind of attacker", hostile),
+    step("python", "the Python package: its types and its tests; needs Python 3.9", python::step),
     step("fuse", "an I/O server on a disk that stalls for real: a FUSE file system; needs root and /dev/fuse", fuse),
     on_request(step(
         "pair",
