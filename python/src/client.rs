@@ -42,7 +42,7 @@ impl Client {
     }
 
     /// Makes a call. Returns the reply's bytes, its data, and the length of that.
-    #[pyo3(signature = (how, request, data, into, timeout, idempotent))]
+    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn call(
         &self,
         py: Python<'_>,

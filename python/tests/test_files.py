@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator, List, Tuple, Type
 
 import bmi.fsspec
 import fsspec
@@ -60,14 +60,15 @@ def test_a_draft_replaces_a_file_in_one_step(files: FileSystem, folder: str) -> 
 
 def test_errors_are_those_of_the_system(files: FileSystem, folder: str) -> None:
     files.create(f"{folder}/a")
-    for kind, work in [
+    cases: List[Tuple[Type[Exception], Callable[[], object]]] = [
         (FileNotFoundError, lambda: files.open(f"{folder}/none")),
         (FileExistsError, lambda: files.create(f"{folder}/a")),
         (FileExistsError, lambda: files.mkdir(folder)),
         (NotADirectoryError, lambda: files.list(f"{folder}/a")),
         (IsADirectoryError, lambda: files.open(folder)),
         (ValueError, lambda: files.stat("no path")),
-    ]:
+    ]
+    for kind, work in cases:
         with pytest.raises(kind):
             work()
     with pytest.raises(OSError) as failed:

@@ -14,7 +14,7 @@ use crate::setup::{self, Need};
 use crate::totals::Totals;
 
 /// What the tests import, as it was when they were written.
-const REQUIREMENTS: &str = "fsspec==2026.9.0 mypy==2.3.0 pytest==9.1.1";
+const REQUIREMENTS: &str = "fsspec==2026.9.0 mypy==2.4.1 pytest==9.2.0";
 /// Time limit for making the environment over a slow link.
 const SETUP_LIMIT: Duration = Duration::from_secs(600);
 /// Time limit for the build, of which most is there already.
