@@ -34,7 +34,7 @@ pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
     copy(&root.join("python"), folder.path()).map_err(failed)?;
     let library = crate::target(root).join("debug/lib_native.so");
     fs::copy(library, folder.path().join("bmi/_native.abi3.so")).map_err(failed)?;
-    Invocation::new(folder.path(), &python, "-m mypy bmi tests --cache-dir")
+    Invocation::new(folder.path(), &python, "-m mypy bmi tests examples/echo.py --cache-dir")
         .args(&[crate::target(root).join("python/mypy").to_string_lossy().into_owned()])
         .run(LIMIT)?;
     Invocation::new(folder.path(), &python, "-m pytest -q -p no:cacheprovider tests")
@@ -74,7 +74,7 @@ fn environment(root: &Path) -> Result<PathBuf, Failure> {
 
 /// Copies the sources of the package and of its tests.
 fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
-    for folder in ["bmi", "tests"] {
+    for folder in ["bmi", "examples", "tests"] {
         fs::create_dir(to.join(folder))?;
         for entry in fs::read_dir(from.join(folder))? {
             let path = entry?.path();
@@ -84,5 +84,5 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
             }
         }
     }
-    fs::copy(from.join("pyproject.toml"), to.join("pyproject.toml")).map(drop)
+    ["README.md", "pyproject.toml"].iter().try_for_each(|name| fs::copy(from.join(name), to.join(name)).map(drop))
 }
