@@ -319,12 +319,12 @@ pub mod calls {
 }
 
 /// Registered memory, memory at addresses of the program's own, memory that is read by other
-/// processes, and zones of buffers.
+/// processes, places at one distance, and zones of buffers.
 pub mod memory {
     #[doc(inline)]
     pub use bmi_core::MemoryRegion;
     #[doc(inline)]
-    pub use bmi_core::mem::{Extent, Foreign, PublishedPages, RemoteView, zone};
+    pub use bmi_core::mem::{Extent, Foreign, PublishedPages, RemoteView, Strided, zone};
 }
 
 /// The four paths for the data of a call, and the choice between them.

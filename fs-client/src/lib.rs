@@ -14,6 +14,7 @@
 //! | [`Endpoints`], [`Route`] | which transport is used for a server, and why |
 //! | [`CacheHints`], [`Cached`], [`CacheState`] | how a file will be used, and what the caches of the servers have |
 //! | `array_type`, `slice_type` | types of arrays of the crate `ndarray`, with the feature `ndarray` |
+//! | `PvfsStore` | the cluster as a store of the crate `object_store`, with the feature of that name |
 //! | [`copy`] | whole files and trees, to and from the local machine |
 //! | `cli`, `bench` | the command `pvfs` and its benchmarks; not for other programs |
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
@@ -23,6 +24,7 @@
 //! ```text
 //!   cli/                    the commands                      bench/   benchmarks over several hosts
 //!   copy/                   whole files and trees             local    local files, in a thread
+//!   objects/                a store of the crate object_store
 //!   names/                  namespace, drafts, removing trees
 //!   collective/             reads and writes of several processes together
 //!   file/                   an open file: transfer, size, list, sync, shared_read, caches
@@ -81,6 +83,8 @@ pub mod local;
 mod locked;
 mod names;
 mod net;
+#[cfg(feature = "object_store")]
+mod objects;
 mod path;
 mod program;
 mod shared;
@@ -100,10 +104,14 @@ pub use file::{Number, array_type, slice_type};
 pub use fs_proto::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };
-pub use fs_proto::{Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, SetAttr};
+pub use fs_proto::{
+    Attr, DirEntry, Distribution, ErrorCode, Handle, Kind, Layout, Region, RemoveKind, Replace, SetAttr,
+};
 pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
 pub use names::{Draft, Publish, ReadDir};
 pub use net::{Endpoints, Route, TransportChoice};
+#[cfg(feature = "object_store")]
+pub use objects::PvfsStore;
 pub use path::FsPath;
 pub use shared::{SharedPlan, SharedView, Stale, ViewPiece};
 pub use split::{Plan, PlanLimits, Transfer};

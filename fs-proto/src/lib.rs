@@ -60,7 +60,9 @@ pub use cache::{
     VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry,
 };
 pub use coverage::Coverage;
-pub use datatype::{Cursor, Datatype, Distribute, FileView, GridDimension, Order, PartCursor, ViewPart};
+pub use datatype::{
+    Cursor, Datatype, Distribute, FileView, GridDimension, Order, PartCursor, ViewPart, gather, scatter,
+};
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
 pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};
@@ -68,7 +70,7 @@ pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 pub use joined::Joined;
 pub use message::{
     ClusterInfo, DirEntry, Existing, IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat,
-    PendingTruncate, Place, Registration, RemoveKind, Reply, ReplyBody, Request, RequestBody, RequestId,
+    PendingTruncate, Place, Registration, RemoveKind, Replace, Reply, ReplyBody, Request, RequestBody, RequestId,
 };
 pub use region::Region;
 pub use regions::Regions;

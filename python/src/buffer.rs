@@ -20,6 +20,7 @@ use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi::{Py_ssize_t, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use tokio::sync::oneshot;
 
 /// `Py_buffer` of `Include/cpython/object.h`, and of `Include/pybuffer.h` since 3.11.
 #[repr(C)]
@@ -58,8 +59,12 @@ unsafe impl Sync for View {}
 /// The views that the engines have let go of.
 static RETURNED: Mutex<Vec<View>> = Mutex::new(Vec::new());
 
-/// Puts a view aside when the engine lets go.
-struct Keep(Option<View>);
+/// Puts a view aside when the engine lets go, and then ends the wait of its [`Lease`].
+struct Keep(Option<View>, #[expect(dead_code, reason = "it is dropped")] oneshot::Sender<()>);
+
+/// Ends when the engine has let go of a buffer: as a rule just after the operation, and on another
+/// thread. Awaited behind an operation, the program may resize its buffer at once.
+pub(crate) type Lease = oneshot::Receiver<()>;
 
 impl Drop for Keep {
     fn drop(&mut self) {
@@ -83,7 +88,7 @@ pub(crate) fn release(_: Python<'_>) {
 /// # Errors
 /// `TypeError` if it has none, `BufferError` if they are not contiguous, or read-only and to be
 /// written.
-fn memory(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Memory> {
+fn memory(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<(Memory, Lease)> {
     let empty = RawView {
         buf: null_mut(),
         obj: null_mut(),
@@ -104,33 +109,35 @@ fn memory(object: &Bound<'_, PyAny>, flags: c_int) -> PyResult<Memory> {
         return Err(PyErr::fetch(object.py()));
     }
     let len = usize::try_from(view.len).map_err(|_| PyBufferError::new_err("a buffer of negative length"))?;
-    let Some(ptr) = NonNull::new(view.buf.cast::<u8>()).filter(|_| len > 0) else {
-        drop(Keep(Some(View(view))));
-        return Ok(Memory::from(Vec::new()));
+    let (returns, lease) = oneshot::channel();
+    let ptr = NonNull::new(view.buf.cast::<u8>()).filter(|_| len > 0);
+    let keep = Box::new(Keep(Some(View(view)), returns));
+    let Some(ptr) = ptr else {
+        return Ok((Memory::from(Vec::new()), lease));
     };
-    let keep = Box::new(Keep(Some(View(view))));
     // SAFETY: the exporter keeps `len` bytes at `ptr` valid until the view is released, which is
     // after `keep` is dropped. This crate makes no reference to them. That the program does not
     // write them meanwhile is its part: the documentation of each operation says so.
-    Ok(unsafe {
+    let memory = unsafe {
         match flags {
             WRITABLE => Memory::from_raw_parts(ptr, len, keep),
             _ => Memory::from_raw_parts_read_only(ptr, len, keep),
         }
-    })
+    };
+    Ok((memory, lease))
 }
 
 /// Memory to be read: of any object with contiguous bytes.
-pub(crate) struct Source(pub(crate) Memory);
+pub(crate) struct Source(pub(crate) Memory, pub(crate) Lease);
 
 /// Memory to be written.
-pub(crate) struct Sink(pub(crate) Memory);
+pub(crate) struct Sink(pub(crate) Memory, pub(crate) Lease);
 
 impl<'py> FromPyObject<'_, 'py> for Source {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Source> {
-        memory(&object, SIMPLE).map(Source)
+        memory(&object, SIMPLE).map(|(memory, lease)| Source(memory, lease))
     }
 }
 
@@ -138,7 +145,7 @@ impl<'py> FromPyObject<'_, 'py> for Sink {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Sink> {
-        memory(&object, WRITABLE).map(Sink)
+        memory(&object, WRITABLE).map(|(memory, lease)| Sink(memory, lease))
     }
 }
 

@@ -55,11 +55,14 @@ impl Client {
     ) -> PyResult<Py<PyAny>> {
         let client = self.client.get()?;
         let mut call = client.call(request);
-        if let Some(Source(data)) = data {
+        let mut leases = Vec::new();
+        if let Some(Source(data, lease)) = data {
             call = call.data(data);
+            leases.push(lease);
         }
-        if let Some(Sink(memory)) = into {
+        if let Some(Sink(memory, lease)) = into {
             call = call.data_into(memory);
+            leases.push(lease);
         }
         if let Some(timeout) = timeout {
             call = call.timeout(seconds(timeout)?);
@@ -68,7 +71,9 @@ impl Client {
             call = call.idempotent();
         }
         let call = call.into_future();
-        operation::run(py, how, Some(&handle(py, client)?), async { Ok(call.await?) }, |py, reply: Reply| {
+        let handle = handle(py, client)?;
+        let made = operation::and_return(handle.clone(), leases, async { Ok(call.await?) });
+        operation::run(py, how, Some(&handle), made, |py, reply: Reply| {
             let (bytes, data) = (buffer::copied(py, &reply.bytes), buffer::copied(py, &reply.data));
             Ok((bytes, data, reply.data_len).into_pyobject(py)?.into_any().unbind())
         })

@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use tokio::sync::OnceCell;
 
-use crate::buffer::{self, Sink, Source};
+use crate::buffer::{self, Lease, Sink, Source};
 use crate::error::Raised;
 use crate::operation::{self, Home, How, seconds};
 
@@ -214,14 +214,16 @@ impl File {
         &self,
         py: Python<'_>,
         how: How<'_>,
+        lease: Option<Lease>,
         work: impl FnOnce(SharedFile) -> F,
         finish: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Py<PyAny>>
     where
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let work = work(self.file.get()?.clone());
-        operation::run(py, how, Some(self.handle.get()?), async { Ok(work.await?) }, finish)
+        let (work, handle) = (work(self.file.get()?.clone()), self.handle.get()?);
+        let done = operation::and_return(handle.clone(), lease, async { Ok(work.await?) });
+        operation::run(py, how, Some(handle), done, finish)
     }
 
     fn draft(&self) -> MutexGuard<'_, Option<Arc<Draft<AnyThread>>>> {
@@ -245,7 +247,7 @@ impl File {
     fn read(&self, py: Python<'_>, how: How<'_>, offset: u64, len: usize) -> PyResult<Py<PyAny>> {
         let (bytes, memory) = buffer::unfilled(py, len)?;
         let work = |file: SharedFile| async move { file.read_at(offset, memory).await };
-        self.run(py, how, work, move |py, read| {
+        self.run(py, how, None, work, move |py, read| {
             let read = usize::try_from(read).map_err(|_| buffer::too_long())?;
             Ok(match read == len {
                 true => bytes.into_any(),
@@ -256,30 +258,32 @@ impl File {
 
     /// Fills a buffer from a place of the file. Returns the number of bytes before the file's end.
     fn read_into(&self, py: Python<'_>, how: How<'_>, offset: u64, into: Sink) -> PyResult<Py<PyAny>> {
-        let work = |file: SharedFile| async move { file.read_at(offset, into.0).await };
-        self.run(py, how, work, |py, read: u64| Ok(read.into_pyobject(py)?.into_any().unbind()))
+        let Sink(memory, lease) = into;
+        let work = |file: SharedFile| async move { file.read_at(offset, memory).await };
+        self.run(py, how, Some(lease), work, |py, read: u64| Ok(read.into_pyobject(py)?.into_any().unbind()))
     }
 
     /// Writes a buffer at a place of the file.
     fn write(&self, py: Python<'_>, how: How<'_>, offset: u64, data: Source) -> PyResult<Py<PyAny>> {
-        let work = |file: SharedFile| async move { file.write_at(offset, data.0).await };
-        self.run(py, how, work, |py, ()| Ok(py.None()))
+        let Source(memory, lease) = data;
+        let work = |file: SharedFile| async move { file.write_at(offset, memory).await };
+        self.run(py, how, Some(lease), work, |py, ()| Ok(py.None()))
     }
 
     /// Returns the size.
     fn size(&self, py: Python<'_>, how: How<'_>) -> PyResult<Py<PyAny>> {
         let work = |file: SharedFile| async move { file.size().await };
-        self.run(py, how, work, |py, size: u64| Ok(size.into_pyobject(py)?.into_any().unbind()))
+        self.run(py, how, None, work, |py, size: u64| Ok(size.into_pyobject(py)?.into_any().unbind()))
     }
 
     /// Sets the size.
     fn truncate(&self, py: Python<'_>, how: How<'_>, size: u64) -> PyResult<Py<PyAny>> {
-        self.run(py, how, |file| async move { file.set_len(size).await }, |py, ()| Ok(py.None()))
+        self.run(py, how, None, |file| async move { file.set_len(size).await }, |py, ()| Ok(py.None()))
     }
 
     /// Waits until what was written is on the servers' disks.
     fn sync(&self, py: Python<'_>, how: How<'_>) -> PyResult<Py<PyAny>> {
-        self.run(py, how, |file| async move { file.sync().await }, |py, ()| Ok(py.None()))
+        self.run(py, how, None, |file| async move { file.sync().await }, |py, ()| Ok(py.None()))
     }
 
     /// Syncs a draft of so many bytes, and gives it its name.
@@ -293,13 +297,13 @@ impl File {
             slot.lock().unwrap_or_else(PoisonError::into_inner).take();
             Ok(())
         };
-        self.run(py, how, work, |py, ()| Ok(py.None()))
+        self.run(py, how, None, work, |py, ()| Ok(py.None()))
     }
 
     /// Removes a draft.
     fn abandon(&self, py: Python<'_>, how: How<'_>) -> PyResult<Py<PyAny>> {
         let draft = self.draft().take().and_then(Arc::into_inner).ok_or_else(no_draft)?;
-        self.run(py, how, |_| draft.abandon(), |py, ()| Ok(py.None()))
+        self.run(py, how, None, |_| draft.abandon(), |py, ()| Ok(py.None()))
     }
 }
 

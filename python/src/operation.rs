@@ -15,10 +15,11 @@ use std::time::Duration;
 use bmi::Handle;
 use bmi::runtime::Instant;
 use futures_util::FutureExt;
+use futures_util::future::select;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::buffer;
+use crate::buffer::{self, Lease};
 use crate::driver::Driver;
 use crate::error::Raised;
 
@@ -32,6 +33,20 @@ pub(crate) type How<'py> = Option<(Bound<'py, Driver>, Bound<'py, PyAny>)>;
 pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 /// An operation on its way.
 pub(crate) type Work = Pin<Box<dyn Future<Output = Finish> + Send>>;
+
+/// Runs an operation and then waits, for a short time, until the engine has let go of its buffers.
+/// So the program may resize them when the operation has ended well.
+pub(crate) async fn and_return<T>(
+    handle: Handle,
+    leases: impl IntoIterator<Item = Lease>,
+    operation: impl Future<Output = Result<T, Raised>>,
+) -> Result<T, Raised> {
+    let value = operation.await?;
+    for lease in leases {
+        select(lease, pin!(handle.sleep(TICK))).await;
+    }
+    Ok(value)
+}
 
 /// Runs an operation to its end and returns what `finish` makes of it, or starts it and returns its
 /// key for [`Driver::cancel`]. A thread that waits polls the endpoints of `handle`, if it has one.

@@ -205,7 +205,7 @@ impl Call {
             }
         };
         let mut replying: rpc::Replying = call.reply(reply);
-        if let Some(Source(data)) = data {
+        if let Some(Source(data, _)) = data {
             replying = replying.data(data);
         }
         let replied = in_runtime(self.runtime.clone(), async move {

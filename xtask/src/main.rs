@@ -10,6 +10,7 @@
 //! | `totals` | reads the totals in the output of test runners |
 //! | `budget`, `cpu` | what the test command may cost, and what it has cost |
 //! | `mutants` | seeded bugs, and which of them the sweeps find |
+//! | `dist` | lays out the libraries for C programs |
 //! | `digests` | the same digests in debug and in release |
 //! | `lines` | how much code and how many tests there are |
 //! | `metadata` | the workspace, as cargo describes it, and the programs that it builds |
@@ -24,6 +25,7 @@ mod command;
 mod compare;
 mod cpu;
 mod digests;
+mod dist;
 mod lines;
 mod metadata;
 mod mutants;
@@ -84,6 +86,12 @@ enum Task {
     /// Activates the bugs that are seeded in the code, one after the other, and reports which of
     /// them the sweeps in the simulator find.
     Mutants(mutants::MutantsArgs),
+    /// Builds the libraries for C programs in release, and lays them out with their headers and
+    /// files for pkg-config.
+    Dist {
+        /// The folder that gets `lib` and `include`.
+        dir: PathBuf,
+    },
     /// Counts the lines of code, comments and tests of each crate.
     Lines(lines::LinesArgs),
     /// Runs the tests of `bmi-ib` over real verbs: in a small emulated machine with Soft-RoCE,
@@ -148,6 +156,7 @@ fn main() -> ExitCode {
         Task::Bench { args } => exit(bench(&args)),
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => exit(mutants::main(&root(), &args)),
+        Task::Dist { dir } => exit(dist::main(&root(), &dir)),
         Task::Lines(args) => exit(lines::main(&root(), &args)),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::Pair(args) => pair::main(&root(), &args),

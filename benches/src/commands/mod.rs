@@ -73,7 +73,6 @@ mod tests {
         let values = [
             ("over", "tcp"),
             ("path", "inline"),
-            ("strategy", "extended"),
             ("only", "fig7"),
             ("report", "a.json"),
             ("pattern", "tile"),

@@ -6,7 +6,6 @@ use std::time::Duration;
 use crate::limit::Limit;
 use crate::report::{self, ReportArgs, begin, steps};
 use crate::workload::access::Access;
-use crate::workload::interleaved::{Interleaved, Strategy};
 use crate::workload::pvfs_test::PvfsTest;
 use crate::workload::tile::{Tile, TileMemory};
 use crate::workload::{Bed, Setup, Span, bed, slowest};
@@ -36,8 +35,7 @@ use super::Failed;
     mut_arg("reports", |arg| arg.global(true)),
     after_help = "Examples:\n  cargo run --release -p benches -- workload pvfs-test --over tcp,shm,vapi-2003\n  \
                         cargo run --release -p benches -- workload tile --over tcp --rows-a-call 1\n  \
-                        cargo run --release -p benches -- workload access --sizes 1024,65536 --path inline --over vapi-2003\n  \
-                        cargo run --release -p benches -- workload interleaved --strategy two-phase --over shm"
+                        cargo run --release -p benches -- workload access --sizes 1024,65536 --path inline --over vapi-2003"
 )]
 pub(crate) struct Run {
     #[command(subcommand)]
@@ -125,18 +123,6 @@ enum Program {
         #[arg(long)]
         fresh: bool,
     },
-    /// Elements of all processes, interleaved in one file.
-    Interleaved {
-        /// The number of elements in the file.
-        #[arg(long, default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..))]
-        elements: u32,
-        /// The bytes of an element.
-        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
-        element: u16,
-        /// The strategy: independent, list-io, two-phase, extended.
-        #[arg(long, default_value = "extended", value_parser = strategy)]
-        strategy: Strategy,
-    },
 }
 
 /// A place to run, with its name.
@@ -187,10 +173,6 @@ fn lists(text: &str) -> Result<Lists, String> {
 
 fn memory(text: &str) -> Result<TileMemory, String> {
     one_of(text, [("contiguous", TileMemory::Contiguous), ("array", TileMemory::Array), ("rows", TileMemory::Rows)])
-}
-
-fn strategy(text: &str) -> Result<Strategy, String> {
-    one_of(text, Strategy::ALL.map(|strategy| (strategy.as_str(), strategy)))
 }
 
 fn pair(text: &str) -> Result<(usize, usize), String> {
@@ -245,10 +227,6 @@ impl Run {
                 all.push(("tiles", format!("{}x{} tiles of {}x{} x {element} B", tiles.0, tiles.1, size.0, size.1)));
                 all.push(("rows a call", rows_a_call.to_string()));
                 all.push(("memory", format!("{memory}{}", if *fresh { ", new" } else { "" })));
-            }
-            Program::Interleaved { elements, element, strategy } => {
-                all.push(("elements", format!("{elements} elements of {element} B")));
-                all.push(("strategy", strategy.to_string()));
             }
         }
         all
@@ -306,13 +284,6 @@ impl Run {
                 };
                 let ranks = bed::run(bed, setup, &program)?;
                 both("tile", program.tile_bytes(), ranks.into_iter().map(|took| (took.write, took.read)).collect())
-            }
-            Program::Interleaved { elements, element, strategy } => {
-                let (elements, element) = (*elements as usize, usize::from(*element));
-                let program = Interleaved { elements, element, strategy: *strategy, rounds };
-                let ranks = bed::run(bed, setup, &program)?;
-                let share = (elements * element / setup.clients) as u64;
-                both("interleaved", share, ranks.into_iter().map(|took| (took.write, took.read)).collect())
             }
         })
     }

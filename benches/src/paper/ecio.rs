@@ -1,22 +1,31 @@
 //! [ECIO-IB]: noncontiguous access of several clients to one server. Compares collective I/O with
-//! its extension.
+//! its extension, both as the library has them. As in the paper, each client is an aggregator.
+
+use fs_client::CollectiveOptions;
 
 use super::publications::{ECIO_TABLE_1, EcioRow, Published, Unit, Value};
 use super::report::{Comparison, Figure, Report, Series, Style};
 use super::{Scale, machines};
-use crate::workload::interleaved::{Interleaved, Strategy, Took};
-use crate::workload::{Failed, Span, bed, elapsed};
+use crate::workload::noncontiguous::{Done, Noncontiguous, Took, Way};
+use crate::workload::patterns::{Size, interleaved};
+use crate::workload::{Failed, bed, elapsed};
 
 /// The number of times that the paper repeats each access.
 const TIMES: f64 = 100.0;
 const SOURCE: &str = "[ECIO-IB §5.1, Table 1]";
 
 /// Returns the seconds of a hundred accesses, for write and read.
-fn seconds(clients: usize, elements: usize, strategy: Strategy) -> Result<(f64, f64), Failed> {
-    let program = Interleaved { elements, element: 4, strategy, rounds: 1 };
+fn seconds(clients: usize, elements: usize, way: Way) -> Result<(f64, f64), Failed> {
+    let ranks = clients as u64;
+    let pattern = interleaved(Size { piece: 4, bytes: 4 * elements as u64 / ranks, ranks });
+    let collective = CollectiveOptions::default().aggregators(u32::try_from(clients)?);
+    let program = Noncontiguous { pattern, ways: vec![way], rounds: 1, singles: 0, collective };
     let ranks = bed::run(&machines::vapi_disk(), &machines::setup(clients, 1), &program)?;
-    let seconds = |of: fn(&Took) -> &[Span]| elapsed(ranks.iter().map(of)).as_secs_f64() * TIMES;
-    Ok((seconds(|took| &took.write), seconds(|took| &took.read)))
+    let seconds = |of: fn(&Done) -> &Took| {
+        let spans = ranks.iter().flatten().map(|done| of(done).spans.as_slice());
+        elapsed(spans).as_secs_f64() * TIMES
+    };
+    Ok((seconds(|done| &done.write), seconds(|done| &done.read)))
 }
 
 /// Reproduces Tables 1 to 4.
@@ -26,10 +35,8 @@ pub(super) fn tables(scale: Scale) -> Result<Report, Failed> {
     for clients in [2, 4] {
         let [mut two_phase, mut extended] = [[Vec::new(), Vec::new()], [Vec::new(), Vec::new()]];
         for row in &rows {
-            // Rounded so that the clients have equal parts.
-            let elements = row.count * 1000 / (clients * clients) * (clients * clients);
-            let collective = seconds(clients, elements, Strategy::TwoPhase)?;
-            let ours = seconds(clients, elements, Strategy::Extended)?;
+            let collective = seconds(clients, row.count * 1000, Way::TwoPhase)?;
+            let ours = seconds(clients, row.count * 1000, Way::Extended)?;
             let x = row.count as f64 * 1000.0;
             two_phase[0].push((x, collective.0));
             two_phase[1].push((x, collective.1));

@@ -64,6 +64,20 @@ pub(super) fn elan4() -> Bed {
     machine("elan4-2005", "ramfs-uncached-2005")
 }
 
+/// [Quadrics-PVFS2]: the same machines with their other network, of whose cost the paper says
+/// nothing. The adapter and its registrations are those of [PVFS-IB].
+pub(super) fn infiniband_2005() -> Bed {
+    let [verbs, nodes] =
+        ["vapi-2003", "elan4-2005"].map(|name| Profile::named(name).expect("a profile of the simulator"));
+    let profile = Profile {
+        copy_cached_ps_per_byte: nodes.copy_cached_ps_per_byte,
+        copy_ps_per_byte: nodes.copy_ps_per_byte,
+        memory_ps_per_byte: nodes.memory_ps_per_byte,
+        ..verbs
+    };
+    Bed::sim(profile.with_disk(DiskProfile::named("ramfs-uncached-2005").expect("a disk of the simulator")))
+}
+
 /// Returns the default settings of the file system: strips of 64 KiB, inline to 4 KiB, fast RDMA to
 /// 64 KiB, as in [PVFS-IB].
 pub(super) fn setup(clients: usize, servers: usize) -> Setup {

@@ -18,8 +18,7 @@
 //! | [`access`] | time of single small accesses | [PVFS-IB §6.5], [Unifier-PVFS §6.2] |
 //! | [`reread`] | a growing file, read again | [Unifier-PVFS §6.2] |
 //! | [`tile`] | tiles of a two-dimensional array | [PVFS-IB §6.7, §6.8], [Quadrics-PVFS2 §4.2] |
-//! | [`interleaved`] | elements of all clients interleaved in one file, by four strategies | [ECIO-IB §5] |
-//! | [`noncontiguous`] | any [pattern](patterns) of noncontiguous access, in several ways side by side | |
+//! | [`noncontiguous`] | any [pattern](patterns) of noncontiguous access, in several ways side by side | [ECIO-IB §5], others |
 //! | [`bed`] | where they run | |
 //!
 //! **Tests.** `tests/it/paper.rs` and `tests/it/noncontiguous.rs` run each in the simulator and
@@ -27,7 +26,6 @@
 
 pub mod access;
 pub mod bed;
-pub mod interleaved;
 pub mod noncontiguous;
 pub mod patterns;
 pub mod pvfs_test;

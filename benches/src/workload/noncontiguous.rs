@@ -75,6 +75,8 @@ pub struct Noncontiguous {
     pub rounds: usize,
     /// The most pieces that [`Way::Single`] moves. The others are left out.
     pub singles: usize,
+    /// The settings of the collective ways, except for the way.
+    pub collective: CollectiveOptions,
 }
 
 /// What one direction of one way took of a rank.
@@ -120,7 +122,16 @@ impl Workload for Noncontiguous {
             let bytes = pieces.iter().map(|piece| piece.len).sum();
             done.push(Done { way, bytes, pieces: pieces.len() as u64, write: Took::default(), read: Took::default() });
             let image = share.image(&pieces, GAP)?;
-            accesses.push(Access { way, rank: &rank, file, share: &share, memory: &memory, pieces, image });
+            accesses.push(Access {
+                way,
+                collective: &self.collective,
+                rank: &rank,
+                file,
+                share: &share,
+                memory: &memory,
+                pieces,
+                image,
+            });
         }
         let nothing = vec![GAP; memory.len()];
         for round in 0..=self.rounds {
@@ -159,6 +170,7 @@ impl Took {
 /// The accesses of one rank by one way.
 struct Access<'a> {
     way: Way,
+    collective: &'a CollectiveOptions,
     rank: &'a Rank,
     file: File,
     share: &'a Share,
@@ -191,13 +203,9 @@ impl Access<'_> {
                     Direction::Read => file.read_list(&regions, list).await.map(drop)?,
                 }
             }
-            Way::Collective => self.together(direction, CollectiveOptions::default()).await?,
-            Way::TwoPhase => {
-                self.together(direction, CollectiveOptions::default().way(fs_client::Way::TwoPhase)).await?
-            }
-            Way::Extended => {
-                self.together(direction, CollectiveOptions::default().way(fs_client::Way::Extended)).await?
-            }
+            Way::Collective => self.together(direction, None).await?,
+            Way::TwoPhase => self.together(direction, Some(fs_client::Way::TwoPhase)).await?,
+            Way::Extended => self.together(direction, Some(fs_client::Way::Extended)).await?,
             Way::View => {
                 let typed = TypedMemory::new(memory, &share.datatype, share.count);
                 match direction {
@@ -209,8 +217,10 @@ impl Access<'_> {
         Ok(())
     }
 
-    async fn together(&self, direction: Direction, options: CollectiveOptions) -> Result<(), Failed> {
+    async fn together(&self, direction: Direction, way: Option<fs_client::Way>) -> Result<(), Failed> {
         let Access { file, share, memory, rank, .. } = self;
+        let options = self.collective.clone();
+        let options = way.into_iter().fold(options, CollectiveOptions::way);
         let (group, typed) = (rank.group().await?, TypedMemory::new(memory, &share.datatype, share.count));
         match direction {
             Direction::Write => file.write_all(group, &share.view, 0, typed, options).await?,

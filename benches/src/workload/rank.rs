@@ -1,14 +1,12 @@
 //! A process of a workload: its client, its number, its meter, and its group.
 
 use std::cell::OnceCell;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use bmi::Addr;
-use bmi::backend::HostWork;
 use bmi::group::{Group, GroupOptions, Groups};
 use fs_client::Client;
 
@@ -165,25 +163,6 @@ impl Rank {
         .await
     }
 
-    /// Waits for an action of another rank, or for its end.
-    ///
-    /// # Errors
-    /// If a rank has ended.
-    pub(super) async fn await_others<R>(&self, what: impl Future<Output = R>) -> Result<R, Failed> {
-        let mut what = pin!(what);
-        std::future::poll_fn(|cx| {
-            if let Poll::Ready(result) = what.as_mut().poll(cx) {
-                return Poll::Ready(Ok(result));
-            }
-            let broken = self.shared.with(|state| {
-                state.waiting.push(cx.waker().clone());
-                state.broken
-            });
-            if broken { Poll::Ready(Err(ENDED.into())) } else { Poll::Pending }
-        })
-        .await
-    }
-
     /// Runs `work` after a barrier, and measures it.
     ///
     /// # Errors
@@ -215,17 +194,6 @@ impl Rank {
         let (number, count) = (u32::try_from(self.number)?, u32::try_from(self.count)?);
         let group = groups.meet(&addrs[0], number, count, GroupOptions::default()).await?;
         Ok(self.group.get_or_init(|| group))
-    }
-
-    /// Records that the program itself has copied `bytes` bytes in `pieces` pieces. A simulated
-    /// processor takes time for it. A real one has already done so.
-    pub fn copied(&self, bytes: u64, pieces: u64) {
-        self.client.endpoint().with(|engine| engine.transport_mut().charge(HostWork::Copy { bytes, pieces }));
-    }
-
-    /// Returns the address at which it may listen for the other ranks. It is a free port.
-    pub(super) fn listen_addr(&self) -> &Addr {
-        &self.listen
     }
 
     /// Sends its address to the other ranks, and returns the addresses of all, in order.

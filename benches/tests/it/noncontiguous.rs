@@ -8,7 +8,7 @@ use benches::workload::patterns::{ALL, Pattern, Share, Size};
 use benches::workload::{Bed, Failed, Rank, Setup, Workload, bed};
 use bmi::Scheme;
 use bmi_sim::Profile;
-use fs_client::{Datatype, FileView};
+use fs_client::{CollectiveOptions, Datatype, FileView};
 
 const RANKS: usize = 4;
 
@@ -19,7 +19,8 @@ fn places() -> [Bed; 2] {
 /// Runs a pattern by all ways, with strips that cut its pieces.
 fn run(place: &Bed, pattern: Arc<dyn Pattern>) -> Result<Vec<Vec<Done>>, Failed> {
     let setup = Setup { strip: 4100, ..Setup::new(RANKS, 2) };
-    bed::run(place, &setup, &Noncontiguous { pattern, ways: Way::ALL.to_vec(), rounds: 1, singles: 12 })
+    let (ways, collective) = (Way::ALL.to_vec(), CollectiveOptions::default());
+    bed::run(place, &setup, &Noncontiguous { pattern, ways, rounds: 1, singles: 12, collective })
 }
 
 #[test]
@@ -94,5 +95,28 @@ fn ranks_have_a_group() {
     for place in places().into_iter().chain([Bed::Real(Scheme::Shm)]) {
         let all = bed::run(&place, &Setup::new(3, 1), &Met).unwrap_or_else(|error| panic!("{place:?}: {error}"));
         assert_eq!(all, vec![vec![0, 1, 2, 0, 1, 2]; 3]);
+    }
+}
+
+#[derive(Clone)]
+struct Leaves;
+
+impl Workload for Leaves {
+    type Out = ();
+
+    async fn run(&self, rank: Rank) -> Result<(), Failed> {
+        if rank.number() == 1 {
+            return Err("this one leaves".into());
+        }
+        rank.barrier().await
+    }
+}
+
+/// A process that fails ends the run. The others do not wait for it without end.
+#[test]
+fn one_failure_ends_the_run_with_its_cause() {
+    for place in places() {
+        let error = bed::run(&place, &Setup::new(3, 1), &Leaves).unwrap_err().to_string();
+        assert_eq!(error, "this one leaves");
     }
 }

@@ -5,7 +5,6 @@
 use benches::paper::report::{Report, summary};
 use benches::paper::{ALL, Scale, svg};
 use benches::workload::access::Access;
-use benches::workload::interleaved::{Interleaved, Strategy};
 use benches::workload::pvfs_test::PvfsTest;
 use benches::workload::reread::Reread;
 use benches::workload::tile::{Tile, TileMemory};
@@ -234,24 +233,5 @@ fn packing_on_one_side_is_neither_zero_copy_nor_packing_on_both() {
         });
         assert_ne!(chain, one, "{service:?}");
         assert_eq!(one == both, service == Service::Normal, "{service:?}: {one:?} and {both:?}");
-    }
-}
-
-#[test]
-fn interleaved_elements_get_where_they_belong_by_every_strategy() {
-    for strategy in Strategy::ALL {
-        everywhere(&Setup::new(2, 1), &Interleaved { elements: 512, element: 4, strategy, rounds: 1 });
-    }
-    let program = Interleaved { elements: 4096, element: 8, strategy: Strategy::TwoPhase, rounds: 1 };
-    everywhere(&Setup::new(4, 2), &program);
-}
-
-/// A process that fails ends the run. The others do not wait for it without end.
-#[test]
-fn one_failure_ends_the_run_with_its_cause() {
-    for place in [Bed::sim(Profile::default()), Bed::Real(Scheme::Tcp)] {
-        let program = Interleaved { elements: 10, element: 4, strategy: Strategy::Extended, rounds: 1 };
-        let error = bed::run(&place, &Setup::new(4, 1), &program).unwrap_err().to_string();
-        assert!(error.contains("dealt out evenly"), "{error}");
     }
 }

@@ -56,7 +56,6 @@ use crate::error::{Error, ErrorKind};
 use crate::mem::{MemList, Memory, MemoryRegion};
 use crate::op::{Options, Posted};
 use crate::paths::{Crossovers, Direction, Path, Policy, Thresholds};
-use crate::transport::HostWork;
 use crate::transport::capability::Registration;
 
 /// A difference of less than one part in this number is not material.
@@ -335,8 +334,7 @@ impl<S: Threading> Rig<'_, S> {
             for at in 0..copies {
                 let at = at * (AROUND / copies);
                 to.slice(at, len).copy_from_slice_of(&from.slice(at, len));
-                let work = HostWork::Copy { bytes: len as u64, pieces: 1 };
-                self.endpoint.with(|engine| engine.transport_mut().charge(work));
+                self.endpoint.copied(len as u64, 1);
             }
             if round > 0 {
                 least = least.min((self.endpoint.now() - start) / copies as u32);

@@ -17,7 +17,7 @@ use crate::mem::{Access, MemList, MemSlice, Memory};
 use crate::mutated;
 use crate::op::{Options, Posted, Tag};
 use crate::paths::{Direction, Path};
-use crate::transport::{HostWork, ServiceClass};
+use crate::transport::ServiceClass;
 use crate::wire::BulkDescriptor;
 use crate::wire::call::{
     CALL_HEAD, CallHead, REPLY_HEAD, REPLY_HEADER, ReplyHeader, ReplyKind, Way, descriptor, put_descriptor,
@@ -151,9 +151,8 @@ impl<S: Threading> Incoming<S> {
             // returned before the server waits for the disk.
             (true, None) => {
                 let bytes = message.bytes()[at..].to_vec();
-                let work = HostWork::Copy { bytes: bytes.len() as u64, pieces: 1 };
                 drop(message);
-                endpoint.look(|engine| engine.transport_mut().charge(work));
+                endpoint.copied(bytes.len() as u64, 1);
                 (Some(Memory::from(bytes).all()), None)
             }
         };
@@ -267,8 +266,7 @@ impl<S: Threading> Incoming<S> {
                 piece.copy_from_slice_of(&from);
                 from = from.slice(piece.len(), from.len() - piece.len());
             }
-            let work = HostWork::copy(into.len(), &into);
-            self.peer.endpoint.look(|engine| engine.transport_mut().charge(work));
+            self.peer.endpoint.copied(into.len() as u64, into.pieces().len() as u64);
             return Ok(());
         }
         if let Some(remote) = &self.remote {

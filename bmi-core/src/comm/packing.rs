@@ -18,7 +18,6 @@ use crate::lists::Lists;
 use crate::mem::{MemList, MemSlice};
 use crate::mutated;
 use crate::paths::Direction;
-use crate::transport::HostWork;
 use crate::wire::call::CALL_HEAD;
 
 /// Largest number of bytes for a piece in a descriptor: key, index, length and range.
@@ -92,8 +91,7 @@ impl<S: Threading> Peer<S> {
     }
 
     fn charge(&self, list: &MemList) {
-        let work = HostWork::Copy { bytes: list.len() as u64, pieces: list.pieces().len() as u64 };
-        self.endpoint.look(|engine| engine.transport_mut().charge(work));
+        self.endpoint.copied(list.len() as u64, list.pieces().len() as u64);
     }
 }
 

@@ -57,6 +57,7 @@ use crate::engine::{Counters, Engine, PeerEvent, ResourceUsage};
 use crate::error::Error;
 use crate::op::{Options, PeerId, Posted};
 use crate::time::{Clock, Time};
+use crate::transport::HostWork;
 
 /// A handle to an endpoint, for `async` code.
 pub struct Endpoint<S: Threading = OneThread> {
@@ -153,6 +154,12 @@ impl<S: Threading> Endpoint<S> {
     #[inline]
     fn acquire(&self) -> Held<'_, S> {
         held::Held::new(self.inner.state.acquire())
+    }
+
+    /// Says that the program has copied `bytes` bytes in `pieces` contiguous pieces. A simulated
+    /// processor takes time for it. A real one has done so.
+    pub fn copied(&self, bytes: u64, pieces: u64) {
+        self.look(|engine| engine.transport_mut().charge(HostWork::Copy { bytes, pieces }));
     }
 
     /// Runs `f`, which gives the endpoint nothing to do.

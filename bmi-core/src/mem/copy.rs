@@ -306,18 +306,39 @@ pub unsafe fn copy_between(dst: *mut u8, src: *mut u8, len: usize) {
     }
 }
 
-/// Copies like [`copy_between`]. It is for many short pieces: those of one number are one move.
+/// Copies `count` pieces of `len` bytes like [`copy_between`]. From one piece to the next, each
+/// side goes on by a number of bytes. Pieces of four or eight bytes are one move each.
 ///
 /// # Safety
-/// As [`copy_between`].
-#[inline(always)]
-pub(crate) unsafe fn copy_piece(dst: *mut u8, src: *mut u8, len: usize) {
-    // SAFETY: the caller makes the same promise.
+/// As [`copy_between`], for each piece.
+#[inline]
+pub(crate) unsafe fn copy_strided(
+    (dst, dst_every): (*mut u8, usize),
+    (src, src_every): (*mut u8, usize),
+    len: usize,
+    count: usize,
+) {
+    /// Calls `copy` with the places of each piece.
+    ///
+    /// # Safety
+    /// All places are within what the pointers are valid for.
+    #[inline(always)]
+    unsafe fn each(
+        (dst, dst_every): (*mut u8, usize),
+        (src, src_every): (*mut u8, usize),
+        count: usize,
+        copy: impl Fn(*mut u8, *mut u8),
+    ) {
+        // SAFETY: the caller vouches for it.
+        (0..count).for_each(|at| unsafe { copy(dst.add(at * dst_every), src.add(at * src_every)) });
+    }
+    let (dst, src) = ((dst, dst_every), (src, src_every));
+    // SAFETY: the caller vouches for all pieces.
     unsafe {
         match len {
-            4 if BY_PROCESSOR => moves::move_4(dst, src),
-            8 if BY_PROCESSOR => moves::move_8(dst, src),
-            _ => copy_between(dst, src, len),
+            4 if BY_PROCESSOR => each(dst, src, count, |dst, src| moves::move_4(dst, src)),
+            8 if BY_PROCESSOR => each(dst, src, count, |dst, src| moves::move_8(dst, src)),
+            _ => each(dst, src, count, |dst, src| copy_between(dst, src, len)),
         }
     }
 }

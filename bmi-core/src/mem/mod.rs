@@ -50,7 +50,7 @@ pub mod zone;
 
 pub use foreign::{Extent, Foreign};
 pub use list::{MemList, MemSlice};
-pub use memory::{Memory, MemoryId, Retirement};
+pub use memory::{Memory, MemoryId, Retirement, Strided};
 pub(crate) use one_or_many::OneOrMany;
 pub use pages::Pages;
 pub(crate) use pages::trim_allocator;

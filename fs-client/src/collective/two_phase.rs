@@ -31,7 +31,7 @@ use std::ops::Range;
 use bmi::group::Lane;
 use bmi::threading::Threading;
 use bmi::{MemList, MemSlice, Memory};
-use fs_proto::{Coverage, Cursor, Distribution, ErrorCode, Region};
+use fs_proto::{Coverage, Cursor, Distribution, ErrorCode, Region, gather, scatter};
 use futures_util::future::join;
 
 use super::error::CollectiveError;
@@ -263,16 +263,26 @@ impl<S: Threading> TwoPhase<'_, S> {
         vec![MemList::default(); self.members.len()]
     }
 
-    /// Calls `f` with the pieces of this member's memory for a part of its stream, some at a time.
-    fn own_pieces(&self, part: &Range<u64>, mut f: impl FnMut(&[Region])) {
+    /// Copies by `f`, which gets the pieces of this member's memory for a part of its stream, some
+    /// at a time.
+    fn copy_own(&self, part: &Range<u64>, mut f: impl FnMut(&[Region])) {
         let (mut cursor, mut found) = (self.memory.clone(), [Region::new(0, 0); BATCH]);
         cursor.seek(part.start - self.members[self.rank()].stream.start);
-        let mut left = len(part);
+        let (mut left, mut copied) = (len(part), 0);
         while left > 0 {
             let count = cursor.next_batch(&mut found, left);
             left -= found[..count].iter().map(|piece| piece.len).sum::<u64>();
+            copied += count as u64;
             f(&found[..count]);
         }
+        self.file.client().endpoint().copied(len(part), copied);
+    }
+
+    /// Copies by `f`, which gets what this member has of the members' parts, and the pieces of the
+    /// file for it. It returns how many bytes it has copied.
+    fn copy_held(&self, held: &Held, f: impl FnMut(&MemSlice, &[Region]) -> usize) {
+        let (bytes, pieces) = held.for_each(self.members, f);
+        self.file.client().endpoint().copied(bytes as u64, pieces as u64);
     }
 
     /// Returns this member's memory for a part of its stream, if that is in one piece.
@@ -295,8 +305,8 @@ impl<S: Threading> TwoPhase<'_, S> {
         }
         let packed = self.rooms.take(len(part))?.slice(0, len(part) as usize);
         let mut at = 0;
-        self.own_pieces(part, |pieces| {
-            at += self.typed.memory().gather(&packed.slice(at, packed.len() - at), places(pieces, 0));
+        self.copy_own(part, |pieces| {
+            at += gather(self.typed.memory(), &packed.slice(at, packed.len() - at), pieces, 0);
         });
         Ok(MemList::from(packed))
     }
@@ -316,8 +326,8 @@ impl<S: Threading> TwoPhase<'_, S> {
     fn unpack(&self, part: &Range<u64>, came: &MemList) {
         let Some(from) = came.pieces().first().filter(|_| self.piece(part).is_none()) else { return };
         let mut at = 0;
-        self.own_pieces(part, |pieces| {
-            at += self.typed.memory().scatter(&from.slice(at, from.len() - at), places(pieces, 0));
+        self.copy_own(part, |pieces| {
+            at += scatter(self.typed.memory(), &from.slice(at, from.len() - at), pieces, 0);
         });
     }
 
@@ -325,9 +335,9 @@ impl<S: Threading> TwoPhase<'_, S> {
     async fn write_window(&self, held: &Held) -> Result<(), Error> {
         let file = &held.window.file;
         let (buffer, mut coverage) = (self.rooms.take(len(file))?, Coverage::new(len(file)));
-        held.for_each(self.members, |rest, pieces| {
-            coverage.mark_all(pieces.iter().map(|piece| (piece.offset - file.start, piece.len)));
-            buffer.scatter(rest, places(pieces, file.start))
+        self.copy_held(held, |rest, pieces| {
+            coverage.mark_all(pieces, file.start);
+            scatter(&buffer, rest, pieces, file.start)
         });
         let mut runs = coverage.runs().peekable();
         while runs.peek().is_some() {
@@ -348,7 +358,7 @@ impl<S: Threading> TwoPhase<'_, S> {
         let all = hulls.map(|hull| hull.end).max().unwrap_or(start) - start;
         let buffer = self.rooms.take(all)?;
         let came = self.file.read_at(start, buffer.slice(0, all as usize)).await?;
-        held.for_each(self.members, |rest, pieces| buffer.gather(rest, places(pieces, start)));
+        self.copy_held(held, |rest, pieces| gather(&buffer, rest, pieces, start));
         self.rooms.put(buffer);
         Ok((came < all).then_some(start + came))
     }
@@ -367,9 +377,9 @@ impl Held {
     }
 
     /// Calls `f` with the members' parts from their next byte on and the next pieces of the file.
-    /// It returns how many bytes these have.
-    fn for_each(&self, members: &[Member], mut f: impl FnMut(&MemSlice, &[Region]) -> usize) {
-        let (mut at, mut found) = (0, [Region::new(0, 0); BATCH]);
+    /// It returns how many bytes these have. Returns the bytes and pieces of all.
+    fn for_each(&self, members: &[Member], mut f: impl FnMut(&MemSlice, &[Region]) -> usize) -> (usize, usize) {
+        let (mut at, mut all, mut found) = (0, 0, [Region::new(0, 0); BATCH]);
         for (member, part) in members.iter().zip(&self.window.parts).filter(|(_, part)| !part.is_empty()) {
             let mut pieces = member.pieces(part);
             loop {
@@ -378,12 +388,9 @@ impl Held {
                     break;
                 }
                 at += f(&self.sent.slice(at, self.sent.len() - at), &found[..count]);
+                all += count;
             }
         }
+        (at, all)
     }
-}
-
-/// Returns pieces as offsets from a place on, and lengths.
-fn places(pieces: &[Region], from: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
-    pieces.iter().map(move |piece| ((piece.offset - from) as usize, piece.len as usize))
 }

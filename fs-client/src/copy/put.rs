@@ -272,7 +272,8 @@ impl<S: Threading> Copier<S> {
         join_all(batch.into_iter().zip(failures).map(async |(written, failures)| {
             let Written { task, draft, bytes, mtime_ns } = written;
             let result = if failures.is_empty() {
-                let how = Publish { inherit: true, mode: self.mode, mtime_ns, size: Some(bytes) };
+                let (inherit, mode, size) = (true, self.mode, Some(bytes));
+                let how = Publish { inherit, mode, mtime_ns, size, ..Publish::default() };
                 draft.publish(how).await
             } else {
                 Err(Error::combined(failures).during(format!("sync {}", task.target)))

@@ -21,7 +21,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bmi::paths::Direction;
 use bmi::threading::Threading;
 use bmi::{Body, MemList, Memory};
-use fs_proto::{Cursor, Datatype, Distribution, ErrorCode, FileView, FsError, IodRequest, Joined, Region, ViewPart};
+use fs_proto::{
+    Cursor, Datatype, Distribution, ErrorCode, FileView, FsError, IodRequest, Joined, Region, ViewPart, gather, scatter,
+};
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
@@ -128,10 +130,10 @@ struct Paired<'a> {
 }
 
 impl Paired<'_> {
-    /// Calls `f` with server, place in the memory and length of each piece that is contiguous in
-    /// memory and on one server, for `span` bytes from `position` of the stream on. Takes steps for
-    /// the strips of the file and the pieces of memory. How many pieces the file has costs nothing.
-    fn for_each(&self, position: u64, span: u64, mut f: impl FnMut(usize, usize, usize)) {
+    /// Calls `f` with a server and the next pieces of memory for it, for `span` bytes from
+    /// `position` of the stream on. Takes steps for the strips of the file and the pieces of
+    /// memory. How many pieces the file has costs nothing.
+    fn for_each(&self, position: u64, span: u64, mut f: impl FnMut(usize, &[Region])) {
         let (strip_size, servers) = (self.distribution.strip_size(), self.distribution.servers() as u64);
         let mut memory = self.memory.clone();
         memory.seek(position - self.first);
@@ -149,10 +151,8 @@ impl Paired<'_> {
                 if found == 0 {
                     return;
                 }
-                for piece in &pieces[..found] {
-                    f((strip % servers) as usize, piece.offset as usize, piece.len as usize);
-                    at += piece.len;
-                }
+                f((strip % servers) as usize, &pieces[..found]);
+                at = memory.position() + self.first;
             }
         }
     }
@@ -168,20 +168,22 @@ struct Share {
 }
 
 impl Share {
-    fn add(&mut self, at: usize, len: usize, most: usize) {
-        self.len += len as u64;
+    fn add(&mut self, pieces: &[Region], most: usize) {
+        self.len += pieces.iter().map(|piece| piece.len).sum::<u64>();
         if !self.many {
-            join(&mut self.pieces, at, len);
+            join(&mut self.pieces, pieces);
             self.many = self.pieces.len() > most;
         }
     }
 }
 
-/// Adds a piece of memory to a list, or to its last piece.
-fn join(pieces: &mut Vec<Region>, at: usize, len: usize) {
-    match pieces.last_mut() {
-        Some(last) if last.offset + last.len == at as u64 => last.len += len as u64,
-        _ => pieces.push(Region::new(at as u64, len as u64)),
+/// Adds pieces of memory to a list. What is adjacent becomes one piece.
+fn join(all: &mut Vec<Region>, pieces: &[Region]) {
+    for piece in pieces {
+        match all.last_mut() {
+            Some(last) if last.offset + last.len == piece.offset => last.len += piece.len,
+            _ => all.push(*piece),
+        }
     }
 }
 
@@ -329,7 +331,7 @@ impl<S: Threading> File<S> {
         window: Option<Range<u64>>,
     ) -> Result<Vec<(usize, Result<u64, Failure>)>, Error> {
         let mut shares = vec![Share::default(); self.inner.servers.len()];
-        access.paired.for_each(position, span, |server, at, len| shares[server].add(at, len, access.direct));
+        access.paired.for_each(position, span, |server, pieces| shares[server].add(pieces, access.direct));
         let packed = shares.iter().any(|share| share.many);
         let buffer = match packed {
             true => Some(match access.buffers.with(Vec::pop) {
@@ -347,16 +349,19 @@ impl<S: Threading> File<S> {
             (*place, end) = (end, end + share.len as usize);
         }
         let copy = |buffer: &Memory, moves: &[bool]| {
-            let (mut places, memory) = (places.clone(), &access.typed.memory);
-            access.paired.for_each(position, span, |server, at, len| {
+            let (mut places, memory, mut copied) = (places.clone(), &access.typed.memory, (0, 0));
+            access.paired.for_each(position, span, |server, pieces| {
                 if moves[server] {
-                    match access.direction {
-                        Direction::Write => buffer.copy_from_memory(places[server], memory, at, len),
-                        Direction::Read => memory.copy_from_memory(at, buffer, places[server], len),
-                    }
+                    let place = buffer.slice(places[server], buffer.len() - places[server]);
+                    let len = match access.direction {
+                        Direction::Write => gather(memory, &place, pieces, 0),
+                        Direction::Read => scatter(memory, &place, pieces, 0),
+                    };
                     places[server] += len;
+                    copied = (copied.0 + len as u64, copied.1 + pieces.len() as u64);
                 }
             });
+            self.client.endpoint().copied(copied.0, copied.1);
         };
         if let (Direction::Write, Some(buffer)) = (access.direction, &buffer) {
             copy(buffer, &shares.iter().map(|share| share.many).collect::<Vec<_>>());
@@ -426,7 +431,7 @@ impl<S: Threading> File<S> {
             let at = file.position();
             let found = file.next_batch(&mut ranges, end - at);
             let mut pieces: Vec<Region> = Vec::new();
-            access.paired.for_each(at, file.position() - at, |_, place, len| join(&mut pieces, place, len));
+            access.paired.for_each(at, file.position() - at, |_, some| join(&mut pieces, some));
             let slice = |piece: &Region| access.typed.memory.slice(piece.offset as usize, piece.len as usize);
             let memory: MemList = pieces.iter().map(slice).collect();
             let done = match access.direction {

@@ -11,7 +11,7 @@
 
 use bmi::hooks::mutated;
 use bmi::threading::{OneThread, Threading};
-use fs_proto::{ManagerRequest, Place};
+use fs_proto::{ManagerRequest, Place, Replace};
 
 use crate::error::Error;
 use crate::file::File;
@@ -35,6 +35,8 @@ pub struct Publish {
     /// The size of the complete file in bytes. It is recorded as by [`File::record_size`]. `None`
     /// if it is not known.
     pub size: Option<u64>,
+    /// What must be at the place, at that moment.
+    pub replace: Replace,
 }
 
 impl<S: Threading> Draft<S> {
@@ -47,22 +49,24 @@ impl<S: Threading> Draft<S> {
         &self.file
     }
 
-    /// Gives the file the name that it was created for. It replaces a file of that name. The bytes
-    /// that must survive a crash are synced before ([`File::sync`]).
+    /// Gives the file the name that it was created for. It replaces a file of that name, if
+    /// [`Publish::replace`] allows that. The bytes that must survive a crash are synced before
+    /// ([`File::sync`]).
     ///
     /// # Errors
-    /// `IsDirectory`, `NotFound` for the parent directory; `Stale` if the manager has removed the
+    /// `IsDirectory`, `NotFound` for the parent directory; `Exists` or `NotFound` if something else
+    /// is there than `how` requires; `Stale` if the manager has removed the
     /// draft; `Invalid` as for [`File::record_size`]; those of every request. The name is then
     /// unchanged, unless the manager did not answer.
     pub async fn publish(&self, how: Publish) -> Result<(), Error> {
         let (client, handle) = (self.file.client(), self.file.handle());
-        let Publish { inherit, mode, mtime_ns, size } = how;
+        let Publish { inherit, mode, mtime_ns, size, replace } = how;
         let during = |error: Error| error.during(format!("publish {}", self.path()));
         if let Some(size) = size {
             self.file.check_complete(size).await.map_err(during)?;
         }
         let place = place(self.file.path());
-        let request = ManagerRequest::Publish { file: handle, place, inherit, mode, mtime_ns, size };
+        let request = ManagerRequest::Publish { file: handle, place, inherit, mode, mtime_ns, size, replace };
         size.into_iter().for_each(|size| client.note_size(handle, size));
         if mutated("client/draft-abandoned-when-it-is-published") {
             return client.ask_done(ManagerRequest::Abandon { file: handle }).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bmi::threading::{OneThread, Threading};
 use fs_proto::{
     DirEntry, DirHandle, Entry, ErrorCode, Existing, Handle, Kind, ManagerReply, ManagerRequest, PendingTruncate,
-    RemoveKind, SetAttr,
+    RemoveKind, Replace, SetAttr,
 };
 
 use super::draft::{Draft, place};
@@ -226,7 +226,15 @@ impl<S: Threading> Client<S> {
     /// # Errors
     /// `NotFound`, `NotEmpty`, `IsDirectory`, `NotDirectory`, and those of every request.
     pub async fn rename(&self, from: &FsPath, to: &FsPath) -> Result<(), Error> {
-        let request = ManagerRequest::Rename { from: place(from), to: place(to) };
+        self.rename_over(from, to, Replace::Anything).await
+    }
+
+    /// Moves a name, like [`Client::rename`], if at `to` is what `replace` requires.
+    ///
+    /// # Errors
+    /// `Exists` or `NotFound` if something else is there; those of [`Client::rename`].
+    pub async fn rename_over(&self, from: &FsPath, to: &FsPath, replace: Replace) -> Result<(), Error> {
+        let request = ManagerRequest::Rename { from: place(from), to: place(to), replace };
         self.ask_done(request).await.map_err(|error| error.during(format!("rename {from} to {to}")))
     }
 

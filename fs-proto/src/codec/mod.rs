@@ -24,8 +24,9 @@ use serde::{Deserialize, Serialize};
 use crate::message::{Reply, Request};
 
 /// Version of requests and replies. A message of another version is rejected. Version 7 has hints
-/// for caches, queries of them, and shared reads. Version 8 has views.
-pub const VERSION: u8 = 9;
+/// for caches, queries of them, and shared reads. Version 8 has views. Version 10 has conditions
+/// for what is replaced.
+pub const VERSION: u8 = 10;
 
 /// Why bytes could not be decoded as a request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

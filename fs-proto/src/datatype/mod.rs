@@ -54,6 +54,7 @@ mod builder;
 mod constructor;
 mod cursor;
 mod file_view;
+mod moves;
 mod part;
 mod table;
 #[cfg(test)]
@@ -69,6 +70,8 @@ use crate::error::{ErrorCode, FsError};
 pub use array::{Distribute, GridDimension, Order};
 pub use cursor::Cursor;
 pub use file_view::FileView;
+pub(crate) use moves::{Row, rows};
+pub use moves::{gather, scatter};
 pub use part::{PartCursor, ViewPart};
 
 /// The table of a type that is one piece.

@@ -7,5 +7,5 @@ pub use reply::{
     ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply, ManagerStat, PendingTruncate, Reply, ReplyBody,
 };
 pub use request::{
-    Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Request, RequestBody, RequestId,
+    Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Replace, Request, RequestBody, RequestId,
 };

@@ -109,6 +109,19 @@ pub enum Existing {
     Replace,
 }
 
+/// What must be at a place where something is moved, when it is moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Replace {
+    /// Anything that can be replaced, or nothing.
+    #[default]
+    Anything,
+    /// Nothing. Otherwise the answer is `Exists`.
+    Nothing,
+    /// This file, and it was not written since its size was recorded: with its publication, as a
+    /// rule. If there is nothing, the answer is `NotFound`, and otherwise `Exists`.
+    File(FileHandle),
+}
+
 /// Requests to the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManagerRequest {
@@ -184,6 +197,8 @@ pub enum ManagerRequest {
         from: Place,
         /// The new place. Its parent must exist.
         to: Place,
+        /// What must be there.
+        replace: Replace,
     },
     /// Removes a file or an empty directory. Answered by `Done`. Changes the namespace. The manager
     /// removes the file's data later.
@@ -242,6 +257,8 @@ pub enum ManagerRequest {
         /// The size of the file in bytes, to be recorded as with `RecordSize`. `None` if it is not
         /// known, or the file is written further.
         size: Option<u64>,
+        /// What must be at the place.
+        replace: Replace,
     },
     /// Removes a file without a name. Answered by `Done`, also if it does not exist. Changes the
     /// namespace. Only the client that created the file may send it.

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use bmi::hooks::steps;
 use bmi::{MemList, MemSlice, Memory};
 use bmi_cache::yield_now;
-use fs_proto::{DatafileHandle, FsError, PartCursor, Region, Regions, ViewPart};
+use fs_proto::{DatafileHandle, FsError, PartCursor, Region, Regions, ViewPart, gather};
 
 use crate::store::{DataStore, StoreHandle, remainder};
 
@@ -131,6 +131,7 @@ pub(super) struct Scratch(RefCell<Vec<Memory>>);
 
 impl Scratch {
     /// Reads ranges that ascend into `to`. Short ones that are near each other are read together.
+    /// Tells `copied` how many bytes and pieces it has copied.
     ///
     /// # Errors
     /// Those of the store.
@@ -140,6 +141,7 @@ impl Scratch {
         datafile: DatafileHandle,
         mut ranges: &[Region],
         to: &MemSlice,
+        copied: impl Fn(u64, u64),
     ) -> Result<(), FsError> {
         let mut at = 0;
         while let Some(first) = ranges.first() {
@@ -155,13 +157,9 @@ impl Scratch {
                 let kept = self.0.borrow_mut().pop();
                 let scratch = kept.map_or_else(|| Memory::zeroed(TOGETHER as usize), Ok)?;
                 store.read(datafile, &[hull], &MemList::from(scratch.slice(0, hull.len as usize))).await?;
-                let mut place = into.offset();
-                for range in now {
-                    steps(1);
-                    let len = range.len as usize;
-                    into.memory().copy_from_memory(place, &scratch, (range.offset - hull.offset) as usize, len);
-                    place += len;
-                }
+                steps(now.len());
+                gather(&scratch, &into, now, hull.offset);
+                copied(len, now.len() as u64);
                 let mut all = self.0.borrow_mut();
                 if all.len() < KEPT {
                     all.push(scratch);

@@ -5,8 +5,8 @@ use std::any::Any;
 use bmi::config::ServiceClass;
 use bmi::hooks::mutated_each;
 use bmi::paths::{Direction, LONGEST_AHEAD};
-use bmi::{Incoming, MemList, Memory, Options};
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Reply};
+use bmi::{Incoming, MemList, MemSlice, Memory, Options};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, IodReply, Region, Reply};
 
 use super::places::Places;
 use super::transfer::{Unit, is_small};
@@ -80,7 +80,7 @@ impl<S: StoreHandle> Iod<S> {
             let ranges = rest.take((len - at) as u64, || context.check(self.endpoint.now())).await?;
             let taken: u64 = ranges.iter().map(|range| range.len).sum();
             let into = slice.slice(at, taken as usize);
-            self.at_disk(context, small, || self.scratch.read(&self.store, datafile, &ranges, &into)).await?;
+            self.at_disk(context, small, || self.read_seen(datafile, &ranges, &into)).await?;
             at += into.len();
         }
         Ok(ReadData { list: MemList::from(slice), keep })
@@ -102,7 +102,7 @@ impl<S: StoreHandle> Iod<S> {
             if let Some(pages) = pages.filter(|pages| !unit.seen || pages.pieces().len() == 1) {
                 let ranges = unit.ranges(done, pages.len());
                 let read = async || match pages.pieces() {
-                    [page] if unit.seen => self.scratch.read(&self.store, datafile, &ranges, page).await,
+                    [page] if unit.seen => self.read_seen(datafile, &ranges, page).await,
                     _ => self.store.read(datafile, &ranges, &pages).await,
                 };
                 return self.at_disk(context, unit.small, read).await;
@@ -120,7 +120,7 @@ impl<S: StoreHandle> Iod<S> {
                 let slice = unit.memory(done)?;
                 let ranges = unit.ranges(done, slice.len());
                 match unit.seen {
-                    true => self.scratch.read(&self.store, datafile, &ranges, &slice).await?,
+                    true => self.read_seen(datafile, &ranges, &slice).await?,
                     false => self.store.read(datafile, &ranges, &MemList::from(&slice)).await?,
                 }
                 Ok::<_, FsError>(slice)
@@ -130,6 +130,12 @@ impl<S: StoreHandle> Iod<S> {
             done += slice.len() as u64;
         }
         Ok(())
+    }
+
+    /// Reads ranges of a view into `into`.
+    async fn read_seen(&self, datafile: DatafileHandle, ranges: &[Region], into: &MemSlice) -> Result<(), FsError> {
+        let copied = |bytes, pieces| self.endpoint.copied(bytes, pieces);
+        self.scratch.read(&self.store, datafile, ranges, into, copied).await
     }
 
     /// Moves bytes of a unit into the client's memory.

@@ -78,7 +78,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package { name: "python3-venv", needs: &[Python], why: "makes an environment", probe: Answers(&["python3"], &["-m", "ensurepip", "--version"], "pip ") },
     // The program `valgrind` only starts the tool, so `valgrind --version` does not show that the
     // tool is there.
-    Package { name: "valgrind", needs: &[Counting], why: "counts instructions", probe: Works(has_callgrind) },
+    Package { name: "valgrind", needs: &[Counting, Tests], why: "checks programs in C, counts instructions", probe: Works(has_callgrind) },
     Package { name: "iperf3", needs: &[PairCheck], why: "measures bandwidth", probe: Answers(&["iperf3"], &["--version"], "iperf 3") },
     Package { name: "sockperf", needs: &[PairCheck], why: "measures latency", probe: Answers(&["sockperf"], &["--version"], "sockperf") },
 ];

@@ -7,6 +7,7 @@ mod record;
 use std::time::Duration;
 
 use bmi_report::units::parse_size;
+use fs_client::CollectiveOptions;
 
 use self::record::Measured;
 use super::Failed;
@@ -133,7 +134,8 @@ impl Datatypes {
                 let _limit = Limit::new(&*what, Duration::from_secs(self.limit), || {})?;
                 let ways = or(&self.way, &Way::ALL);
                 let singles = self.singles.map_or(singles, |singles| singles as usize);
-                let program = Noncontiguous { pattern, ways, rounds, singles };
+                let collective = CollectiveOptions::default();
+                let program = Noncontiguous { pattern, ways, rounds, singles, collective };
                 let ranks = bed::run(&over.bed, &setup, &program).map_err(|error| format!("{what}: {error}"))?;
                 all.extend(record::measured(known.name, &parameters, over, &setup, &ranks));
             }

@@ -36,6 +36,7 @@ use fs_client::{Datatype, FileView, Region};
 use fs_proto::Cursor;
 
 use super::{Failed, pattern};
+pub(crate) use strided::interleaved;
 
 /// What the ranks of a parallel program access.
 pub trait Pattern: Debug + Send + Sync {

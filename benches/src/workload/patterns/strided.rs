@@ -48,7 +48,7 @@ pub(super) fn hpio(size: Size, noncontiguous_memory: bool, noncontiguous_file: b
     Strided::of(size, size.piece, gap, noncontiguous_file.then_some(size.piece))
 }
 
-pub(super) fn interleaved(size: Size) -> Arc<dyn Pattern> {
+pub(crate) fn interleaved(size: Size) -> Arc<dyn Pattern> {
     Strided::of(size, 4, 0, Some(0))
 }
 

@@ -2,6 +2,7 @@
 //! `Vec`, from [`Bytes`] or from a mapping.
 
 mod lend;
+mod strided;
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::any::Any;
@@ -16,6 +17,7 @@ use bytes::{Bytes, BytesMut};
 use super::{MemSlice, Pages, RemotePages, SharedPages, copy};
 use crate::error::{Error, ErrorKind};
 use crate::sync::Returns;
+pub use strided::Strided;
 
 /// Size of a page, in bytes. Allocations are aligned to it, because adapters register pages and
 /// direct I/O requires the alignment.
@@ -354,43 +356,6 @@ impl Memory {
         self.check_writable();
         // SAFETY: as in `copy_from`, for both.
         unsafe { copy::copy_between(self.as_ptr().add(offset), from.as_ptr().add(at), len) };
-    }
-
-    /// Copies the pieces of `from`, which lie one after the other there, to places of this memory:
-    /// an offset and a length each. Returns their length together. For many short pieces it is
-    /// faster than a call for each.
-    ///
-    /// # Panics
-    /// If `from` is shorter, a place is not within this memory, or this memory is read-only.
-    #[inline]
-    pub fn scatter(&self, from: &MemSlice, places: impl IntoIterator<Item = (usize, usize)>) -> usize {
-        self.check_writable();
-        let (to, end, mut done) = (self.as_ptr(), self.len(), 0);
-        for (at, len) in places {
-            assert!(at <= end && len <= end - at && len <= from.len() - done, "{len} bytes at {at} of {end}");
-            // SAFETY: as in `copy_from`, for both. A slice is within its memory.
-            unsafe { copy::copy_piece(to.add(at), from.memory().as_ptr().add(from.offset() + done), len) };
-            done += len;
-        }
-        done
-    }
-
-    /// Copies places of this memory to `into`, one after the other, the other way round as
-    /// [`Memory::scatter`].
-    ///
-    /// # Panics
-    /// If `into` is shorter or read-only, or a place is not within this memory.
-    #[inline]
-    pub fn gather(&self, into: &MemSlice, places: impl IntoIterator<Item = (usize, usize)>) -> usize {
-        into.memory().check_writable();
-        let (from, end, mut done) = (self.as_ptr(), self.len(), 0);
-        for (at, len) in places {
-            assert!(at <= end && len <= end - at && len <= into.len() - done, "{len} bytes at {at} of {end}");
-            // SAFETY: as in `scatter`.
-            unsafe { copy::copy_piece(into.memory().as_ptr().add(into.offset() + done), from.add(at), len) };
-            done += len;
-        }
-        done
     }
 
     /// Returns the `len` bytes at `offset`.

@@ -125,29 +125,33 @@ fn pieces_go_to_their_places_and_come_back() {
         let (source, spread) =
             (Memory::from((0..=255u8).cycle().take(len * 20 + 3).collect::<Vec<u8>>()), vec![9; 5000]);
         let spread = Memory::from(spread);
-        let places = || (0..20).map(move |index| (7 + index * (len + 11), len));
-        assert_eq!(spread.scatter(&source.slice(3, len * 20), places()), len * 20);
+        let places = Strided { at: 7, len, every: len + 11, count: 20 };
+        assert_eq!(spread.scatter(&source.slice(3, len * 20), places), len * 20);
         let (bytes, from) = (spread.to_vec(), source.to_vec());
         let mut expected = vec![9; 5000];
-        for (index, (at, len)) in places().enumerate() {
-            expected[at..at + len].copy_from_slice(&from[3 + index * len..][..len]);
+        for index in 0..20 {
+            expected[7 + index * (len + 11)..][..len].copy_from_slice(&from[3 + index * len..][..len]);
         }
         assert_eq!(bytes, expected, "{len}");
         let back = Memory::from(vec![1; len * 20 + 3]);
-        assert_eq!(spread.gather(&back.slice(3, len * 20), places()), len * 20);
+        assert_eq!(spread.gather(&back.slice(3, len * 20), places), len * 20);
         assert_eq!(back.to_vec()[3..], from[3..], "{len}");
         assert_eq!(back.to_vec()[..3], [1; 3], "{len}");
     }
 }
 
 #[test]
-#[should_panic(expected = "4 bytes at 7 of 10")]
-fn a_place_beyond_the_memory_is_not_written() {
-    Memory::from(vec![0; 10]).scatter(&Memory::from(vec![0; 8]).all(), [(0, 4), (7, 4)]);
-}
-
-#[test]
-#[should_panic(expected = "4 bytes at 0 of 10")]
-fn more_than_there_is_is_not_read() {
-    Memory::from(vec![0; 10]).scatter(&Memory::from(vec![0; 3]).all(), [(0, 4)]);
+fn places_beyond_a_memory_are_refused() {
+    let refused = |places: Strided, bytes: usize| {
+        let (memory, other) = (Memory::from(vec![0; 10]), Memory::from(vec![0; bytes]));
+        let copies: [&dyn Fn(); 2] =
+            [&|| _ = memory.scatter(&other.all(), places), &|| _ = memory.gather(&other.all(), places)];
+        copies.map(|copy| catch_unwind(AssertUnwindSafe(copy)).is_err()) == [true, true]
+    };
+    let places = |at, len, every, count| Strided { at, len, every, count };
+    assert!(!refused(places(2, 4, 4, 2), 8) && !refused(places(10, 0, 0, 3), 0) && !refused(places(3, 1, 0, 0), 0));
+    assert!(refused(places(2, 4, 5, 2), 8), "beyond the memory");
+    assert!(refused(places(2, 4, 4, 2), 7), "more than the other has");
+    assert!(refused(places(11, 0, 0, 1), 0) && refused(places(0, 1, usize::MAX, 3), 3), "far beyond");
+    assert!(refused(places(0, usize::MAX, 0, 1), 9) && refused(places(0, usize::MAX / 2 + 1, 0, 2), 9));
 }

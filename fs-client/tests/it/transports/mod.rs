@@ -2,6 +2,8 @@
 
 mod crowd;
 mod loops;
+#[cfg(feature = "object_store")]
+mod objects;
 mod tcp;
 mod threads;
 mod together;

@@ -23,6 +23,14 @@ fn regions() -> impl Strategy<Value = Regions> {
     })
 }
 
+fn replace() -> impl Strategy<Value = Replace> {
+    prop_oneof![
+        Just(Replace::Anything),
+        Just(Replace::Nothing),
+        any::<u64>().prop_map(|file| Replace::File(FileHandle(file)))
+    ]
+}
+
 fn manager_request() -> impl Strategy<Value = ManagerRequest> {
     let kind = prop_oneof![Just(RemoveKind::File), Just(RemoveKind::Dir), Just(RemoveKind::Any)];
     let set = (option::of(any::<u32>()), option::of(any::<u64>())).prop_map(|(mode, mtime_ns)| SetAttr {
@@ -58,20 +66,21 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         }),
         handle().prop_map(|handle| ManagerRequest::Getattr { handle }),
         (handle(), set).prop_map(|(handle, set)| ManagerRequest::Setattr { handle, set }),
-        (place(), place()).prop_map(|(from, to)| ManagerRequest::Rename { from, to }),
+        (place(), place(), replace()).prop_map(|(from, to, replace)| ManagerRequest::Rename { from, to, replace }),
         (place(), kind).prop_map(|(place, kind)| ManagerRequest::Remove { place, kind }),
         Just(ManagerRequest::Statfs),
         any::<u32>().prop_map(|first| ManagerRequest::Cluster { first }),
         (any::<u64>(), option::of(any::<u64>()))
             .prop_map(|(file, size)| ManagerRequest::RecordSize { file: FileHandle(file), size }),
-        (any::<(u64, bool)>(), place(), any::<(Option<u32>, Option<u64>, Option<u64>)>()).prop_map(
-            |((file, inherit), place, (mode, mtime_ns, size))| ManagerRequest::Publish {
+        (any::<(u64, bool)>(), place(), any::<(Option<u32>, Option<u64>, Option<u64>)>(), replace()).prop_map(
+            |((file, inherit), place, (mode, mtime_ns, size), replace)| ManagerRequest::Publish {
                 file: FileHandle(file),
                 place,
                 inherit,
                 mode,
                 mtime_ns,
-                size
+                size,
+                replace
             }
         ),
         any::<u64>().prop_map(|file| ManagerRequest::Abandon { file: FileHandle(file) }),

@@ -4,15 +4,20 @@
 //! **Protocol.** See [`Joined`]. A *unit* is a range of a datafile in one operation of a group.
 //!
 //! ```text
-//!   write   client 1  [  fetch  ][ scatter ]                      ──> reply
-//!           client 2       [  fetch  ][ scatter ][ one write ]    ──> reply
-//!   read    client 1  [ one read ][ gather ][  store  ]           ──> reply
-//!           client 2        .     [ gather ][  store  ]           ──> reply
+//!   write   client 1  [  fetch  ][ scatter           ]              ──> reply
+//!           client 2       [  fetch  ][ scatter ][ write ]          ──> reply
+//!                                  [ write ahead ]
+//!   read    client 1  [    read    ]
+//!                         [ gather  ][  store  ]                    ──> reply
+//!           client 2        [ gather  ][  store  ]                  ──> reply
 //! ```
 //!
-//! The last client of a unit writes it. If one does not come, the first that has waited for
-//! [`PATIENCE`] writes what is there. The group's next units have less patience then, so a client
-//! that is gone does not delay the others at each unit. Whoever comes later writes its part alone.
+//! The server copies while it waits for the disk: what is complete at the front of a unit is
+//! written when it is at least [`STEP`] bytes, and what is read can be handed out from the front
+//! on. The last client of a unit writes the rest. If one does not come, the first that has waited
+//! for [`PATIENCE`] writes what is there. The group's next units have less patience then, so a
+//! client that is gone does not delay the others at each unit. Whoever comes later writes its part
+//! alone.
 //!
 //! **Invariants**
 //! 1. A byte that no client of the unit has written is not written.
@@ -44,17 +49,21 @@ use bmi::paths::Direction;
 use bmi::{Incoming, MemList, Memory, Options};
 use bmi_cache::yield_now;
 use fs_proto::{DatafileHandle, FsError, IodReply, Joined, Region, Reply, ViewPart};
+use futures_util::future::join;
 
 pub(super) use self::units::Joins;
-use self::units::{Next, Part, Unit, Waiting, Work};
+use self::units::{Ahead, AheadWork, Next, Part, Unit, Waiting, Work};
 use super::places::Places;
 use super::transfer::is_small;
+use super::turns::Turn;
 use super::{Client, Iod, check_data};
 use crate::service::{Answer, Context, Handler, ReadData};
 use crate::store::{DataStore, Lends, StoreHandle};
 
 /// Ranges that are written at once.
 const RANGES: usize = 4096;
+/// The least bytes of a unit that are written ahead, and those that are read at once.
+const STEP: u64 = 256 << 10;
 
 impl<S: StoreHandle> Iod<S> {
     /// Writes a part of a view.
@@ -99,7 +108,17 @@ impl<S: StoreHandle> Iod<S> {
         let alone = || self.write(context, call, datafile, Places::Seen(part));
         let Some(mut place) = place else { return alone().await };
         let unit = place.unit.clone();
-        if unit.is_late() || !self.contribute(context, call, part, &unit).await.map_err(of_part)? {
+        if unit.is_late() {
+            drop(place);
+            return alone().await;
+        }
+        let contribute = async {
+            let contributed = self.contribute(context, call, part, &place).await;
+            place.contributed();
+            contributed
+        };
+        let (contributed, ()) = join(contribute, self.flush_ahead(context, datafile, &place)).await;
+        if !contributed.map_err(of_part)? {
             drop(place);
             return alone().await;
         }
@@ -107,7 +126,7 @@ impl<S: StoreHandle> Iod<S> {
         if mutated("iod/join-answers-before-it-is-written") {
             return Ok(());
         }
-        self.settle(context, &unit, true, async || self.flush(datafile, &place).await).await.map_err(of_part)
+        self.settle(context, datafile, &place).await.map_err(of_part)
     }
 
     /// Copies what a client writes into the unit. Returns false if it is too late.
@@ -116,7 +135,7 @@ impl<S: StoreHandle> Iod<S> {
         context: &Context,
         call: &Incoming,
         part: &ViewPart,
-        unit: &Unit,
+        place: &Part<'_>,
     ) -> Result<bool, FsError> {
         let (mut pieces, total, mut at) = (part.pieces(), part.total(), 0);
         let go_on = || context.check(self.endpoint.now());
@@ -124,7 +143,7 @@ impl<S: StoreHandle> Iod<S> {
             return Ok(true);
         }
         if let Some(data) = call.data() {
-            return unit.copy(&mut pieces, data, true, go_on).await;
+            return place.copy(&self.endpoint, &mut pieces, data, true, go_on).await;
         }
         let small = is_small(&self.zones, total);
         while at < total {
@@ -141,7 +160,7 @@ impl<S: StoreHandle> Iod<S> {
                 }
             };
             for piece in from.pieces() {
-                if !unit.copy(&mut pieces, piece, true, go_on).await? {
+                if !place.copy(&self.endpoint, &mut pieces, piece, true, go_on).await? {
                     return Ok(false);
                 }
             }
@@ -163,11 +182,19 @@ impl<S: StoreHandle> Iod<S> {
         let place = self.joins.unit(datafile, joined, Direction::Read, self.endpoint.now()).map_err(of_part)?;
         let alone = || self.read(context, call, datafile, Places::Seen(part));
         let Some(mut place) = place else { return alone().await };
-        let unit = place.unit.clone();
-        self.settle(context, &unit, false, async || self.load(datafile, &unit).await).await.map_err(of_part)?;
-        let Some(data) = self.hand_out(context, call, part, &unit).await.map_err(of_part)? else {
-            return alone().await;
+        let (unit, now) = (place.unit.clone(), self.endpoint.now());
+        let _waiting = Waiting::new(&unit);
+        let load = async {
+            if let Next::Work = unit.next(false, now) {
+                let working = Work(&unit);
+                let turn = self.turn_of(context).await;
+                let result = self.load(datafile, &unit).await;
+                drop(turn);
+                working.end(result);
+            }
         };
+        let ((), data) = join(load, self.hand_out(context, call, part, &place)).await;
+        let Some(data) = data.map_err(of_part)? else { return alone().await };
         place.comes_at(self.endpoint.now());
         let reply = IodReply::Read { len: part.total(), size: self.store.size(datafile).await? };
         Ok(Answer::Reply(Reply { result: Ok(reply.into()) }, data))
@@ -180,7 +207,7 @@ impl<S: StoreHandle> Iod<S> {
         context: &Context,
         call: &Incoming,
         part: &ViewPart,
-        unit: &Unit,
+        place: &Part<'_>,
     ) -> Result<Option<Option<ReadData>>, FsError> {
         let (mut pieces, total, mut at) = (part.pieces(), part.total(), 0);
         let go_on = || context.check(self.endpoint.now());
@@ -193,7 +220,7 @@ impl<S: StoreHandle> Iod<S> {
                 }
                 false => (Memory::zeroed(total as usize)?.all(), None),
             };
-            let copied = unit.copy(&mut pieces, &slice, false, go_on).await?;
+            let copied = place.copy(&self.endpoint, &mut pieces, &slice, false, go_on).await?;
             return Ok(copied.then(|| Some(ReadData { list: MemList::from(slice), keep })));
         }
         while at < total {
@@ -206,7 +233,7 @@ impl<S: StoreHandle> Iod<S> {
                 }
             };
             for piece in into.pieces() {
-                if !unit.copy(&mut pieces, piece, false, go_on).await? {
+                if !place.copy(&self.endpoint, &mut pieces, piece, false, go_on).await? {
                     return Ok(None);
                 }
             }
@@ -227,32 +254,52 @@ impl<S: StoreHandle> Iod<S> {
         Ok(self.zones.take(&self.buffers, client, class, most as usize, self.endpoint.now()).await?)
     }
 
-    /// Waits until a unit is written or read. Does so by `work` if nobody else does.
-    async fn settle(
-        &self,
-        context: &Context,
-        unit: &Unit,
-        is_write: bool,
-        work: impl AsyncFn() -> Result<(), FsError>,
-    ) -> Result<(), FsError> {
+    /// Returns a turn at the disk. A store with a cache takes turns itself.
+    async fn turn_of(&self, context: &Context) -> Option<Turn<Client>> {
+        match self.store.lends() {
+            Lends::Cache => None,
+            _ => Some(self.stages.disk.take(self.client(context.peer)).await),
+        }
+    }
+
+    /// Writes what is complete at the front of a unit, as long as this client copies.
+    async fn flush_ahead(&self, context: &Context, datafile: DatafileHandle, place: &Part<'_>) {
+        loop {
+            let mut changed = pin!(place.unit.changed.notified());
+            changed.as_mut().enable();
+            match place.ahead() {
+                Ahead::End => return,
+                Ahead::Wait => changed.await,
+                Ahead::Write { memory, runs, end } => {
+                    let working = AheadWork(&place.unit);
+                    let turn = self.turn_of(context).await;
+                    let written = self.write_runs(datafile, place.unit.joined.unit(), &memory, &runs).await;
+                    drop(turn);
+                    // What it has not written is written in the end, which tells the error.
+                    working.end(written.ok().map(|()| end));
+                }
+            }
+        }
+    }
+
+    /// Waits until a unit is written. Writes it if nobody else does.
+    async fn settle(&self, context: &Context, datafile: DatafileHandle, place: &Part<'_>) -> Result<(), FsError> {
+        let unit = &place.unit;
         let _waiting = Waiting::new(unit);
         loop {
             let mut changed = pin!(unit.changed.notified());
             changed.as_mut().enable();
-            match unit.next(is_write, self.endpoint.now()) {
+            match unit.next(true, self.endpoint.now()) {
                 Next::End(result) => return result,
                 Next::Work => {
                     let working = Work(unit);
-                    if is_write && !unit.all_came() {
+                    if !unit.all_came() {
                         self.joins.hurry(unit);
                     }
-                    // A store with a cache takes turns itself. Others wait for this, so it is done
-                    // whether this client is still there or not.
-                    let turn = match self.store.lends() {
-                        Lends::Cache => None,
-                        _ => Some(self.stages.disk.take(self.client(context.peer)).await),
-                    };
-                    let result = work().await;
+                    // Others wait for this, so it is done whether this client is still there or
+                    // not.
+                    let turn = self.turn_of(context).await;
+                    let result = self.flush(datafile, place).await;
                     drop(turn);
                     working.end(result.clone());
                     return result;
@@ -268,20 +315,17 @@ impl<S: StoreHandle> Iod<S> {
         }
     }
 
-    /// Writes what has come of a unit.
+    /// Writes what has come of a unit and is not written.
     async fn flush(&self, datafile: DatafileHandle, place: &Part<'_>) -> Result<(), FsError> {
         let range = place.unit.joined.unit();
-        let (memory, mut coverage) = place.unit.take()?;
+        let (memory, mut coverage, from) = place.unit.take()?;
         if mutated("iod/join-writes-holes") {
             coverage.mark(0, range.len);
         }
-        let (mut runs, mut result) = (coverage.runs().peekable(), Ok(()));
+        let (mut runs, mut result) = (coverage.runs_from(from).peekable(), Ok(()));
         while runs.peek().is_some() && result.is_ok() {
             let some: Vec<Region> = runs.by_ref().take(RANGES).collect();
-            steps(some.len());
-            let list: MemList = some.iter().map(|run| memory.slice(run.offset as usize, run.len as usize)).collect();
-            let ranges: Vec<Region> = some.iter().map(|run| Region::new(range.offset + run.offset, run.len)).collect();
-            result = self.store.write(datafile, &ranges, &list).await;
+            result = self.write_runs(datafile, range, &memory, &some).await;
             if runs.peek().is_some() {
                 yield_now().await;
             }
@@ -290,9 +334,31 @@ impl<S: StoreHandle> Iod<S> {
         result
     }
 
-    /// Reads a unit.
+    /// Writes some bytes of a unit.
+    async fn write_runs(
+        &self,
+        datafile: DatafileHandle,
+        unit: Region,
+        memory: &Memory,
+        runs: &[Region],
+    ) -> Result<(), FsError> {
+        steps(runs.len());
+        let list: MemList = runs.iter().map(|run| memory.slice(run.offset as usize, run.len as usize)).collect();
+        let ranges: Vec<Region> = runs.iter().map(|run| Region::new(unit.offset + run.offset, run.len)).collect();
+        self.store.write(datafile, &ranges, &list).await
+    }
+
+    /// Reads a unit from its front on.
     async fn load(&self, datafile: DatafileHandle, unit: &Unit) -> Result<(), FsError> {
         let (memory, range) = (unit.memory()?, unit.joined.unit());
-        self.store.read(datafile, &[range], &MemList::from(memory.slice(0, range.len as usize))).await
+        let mut at = 0;
+        while at < range.len {
+            let part = range.part(at, STEP);
+            let into = memory.slice(at as usize, part.len as usize);
+            self.store.read(datafile, &[part], &MemList::from(into)).await?;
+            at += part.len;
+            unit.loaded(at);
+        }
+        Ok(())
     }
 }

@@ -1,17 +1,19 @@
 //! The units of a server that several requests fill or read.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bmi::hooks::steps;
+use bmi::hooks::{mutated, steps};
 use bmi::paths::Direction;
-use bmi::{MemSlice, Memory, Time};
+use bmi::{Endpoint, MemSlice, Memory, Time};
 use bmi_cache::yield_now;
 use fs_proto::limits::MAX_JOINED;
-use fs_proto::{Coverage, DatafileHandle, ErrorCode, FsError, Joined, PartCursor, Region};
+use fs_proto::{Coverage, DatafileHandle, ErrorCode, FsError, Joined, PartCursor, Region, gather, scatter};
 use tokio::sync::Notify;
 
+use super::{RANGES, STEP};
 use crate::lock::lock;
 
 /// Most units that have a buffer at the same time.
@@ -24,6 +26,8 @@ const PATIENCE: [Duration; 2] = [Duration::from_millis(50), Duration::from_milli
 const MOST_HURRIED: usize = 64;
 /// How long a unit is known, and keeps its buffer, after the last client.
 const KEPT: Duration = Duration::from_secs(2);
+/// Most requests of a unit that is written ahead.
+const MOST_MARKS: usize = 256;
 /// Pieces that are copied under the lock, and those after which others run.
 const BATCH: usize = 512;
 const BREAK: usize = 4096;
@@ -62,6 +66,21 @@ struct State {
     last: Time,
     memory: Option<Memory>,
     coverage: Coverage,
+    /// How far each request has come: the unit has all its bytes before this place.
+    marks: Vec<u64>,
+    /// The bytes at the front that are written, or read.
+    ready: u64,
+    /// What becomes of what is complete at the front.
+    ahead: AheadState,
+}
+
+#[derive(PartialEq)]
+enum AheadState {
+    Idle,
+    /// One client writes it.
+    Busy,
+    /// It could not be written.
+    Failed,
 }
 
 enum Phase {
@@ -96,8 +115,12 @@ impl Joins {
             let text = format!("{one} requests for {ours}, and {other} for {theirs} in the same operation");
             return Err(FsError::new(ErrorCode::Invalid, text));
         }
-        lock(&unit.state).last = now;
-        Ok(Some(Part { joins: self, key, unit, came: false }))
+        let mut state = lock(&unit.state);
+        state.last = now;
+        let number = state.marks.len();
+        state.marks.push(0);
+        drop(state);
+        Ok(Some(Part { joins: self, key, unit, number, came: false }))
     }
 
     /// Returns a unit, and makes it if there is room.
@@ -120,7 +143,17 @@ impl Joins {
         let hurried = table.hurried.iter().find(|(operation, _)| *operation == joined.operation());
         let patience = hurried.map_or(PATIENCE[0], |(_, patience)| *patience);
         let coverage = Coverage::new(if key.2 { joined.unit().len } else { 0 });
-        let state = State { phase: Phase::Open, came: 0, waiting: 0, last: now, memory: Some(memory), coverage };
+        let state = State {
+            phase: Phase::Open,
+            came: 0,
+            waiting: 0,
+            last: now,
+            memory: Some(memory),
+            coverage,
+            marks: Vec::new(),
+            ready: 0,
+            ahead: AheadState::Idle,
+        };
         let unit = Arc::new(Unit { joined, patience, state: Mutex::new(state), changed: Notify::new() });
         table.units.insert(*key, unit.clone());
         Ok(Some(unit))
@@ -163,10 +196,53 @@ pub(super) struct Part<'a> {
     joins: &'a Joins,
     key: Key,
     pub(super) unit: Arc<Unit>,
+    /// Its place in the marks.
+    number: usize,
     came: bool,
 }
 
+/// What can be written before all requests have come.
+pub(super) enum Ahead {
+    /// These runs, of which the unit then has all bytes before `end` in the store.
+    Write {
+        memory: Memory,
+        runs: Vec<Region>,
+        end: u64,
+    },
+    Wait,
+    End,
+}
+
 impl Part<'_> {
+    /// Notes that the request has copied all of its bytes, or will copy no more.
+    pub(super) fn contributed(&self) {
+        lock(&self.unit.state).marks[self.number] = u64::MAX;
+        self.unit.changed.notify_waiters();
+    }
+
+    /// Returns what can be written ahead. It is the only one to write then, until an [`AheadWork`]
+    /// ends.
+    pub(super) fn ahead(&self) -> Ahead {
+        let mut state = lock(&self.unit.state);
+        if state.marks[self.number] == u64::MAX || !matches!(state.phase, Phase::Open) {
+            return Ahead::End;
+        }
+        let Some(mut end) = state.complete(&self.unit.joined).filter(|end| *end >= state.ready + STEP) else {
+            return Ahead::Wait;
+        };
+        let Some(memory) = state.memory.clone() else { return Ahead::End };
+        let mut runs: Vec<Region> = Vec::new();
+        for run in state.coverage.runs_from(state.ready).take_while(|run| run.offset < end).take(RANGES) {
+            runs.push(run.part(0, end - run.offset));
+        }
+        if let Some(last) = runs.last().filter(|_| runs.len() == RANGES) {
+            end = last.offset + last.len;
+        }
+        steps(runs.len());
+        state.ahead = AheadState::Busy;
+        Ahead::Write { memory, runs, end }
+    }
+
     /// Notes that the request has come, now. The next one has some time.
     pub(super) fn comes_at(&mut self, now: Time) {
         lock(&self.unit.state).last = now;
@@ -185,6 +261,7 @@ impl Part<'_> {
             return;
         }
         let mut state = lock(&self.unit.state);
+        state.marks[self.number] = u64::MAX;
         state.came += 1;
         if state.came < self.unit.joined.requests() {
             return;
@@ -219,6 +296,41 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         lock(&self.0.state).waiting -= 1;
+    }
+}
+
+/// One client's writing ahead. If it is dropped before its end, nobody writes ahead any more.
+pub(super) struct AheadWork<'a>(pub(super) &'a Unit);
+
+impl AheadWork<'_> {
+    /// Ends it. All bytes before `end` are written, unless it failed.
+    pub(super) fn end(self, end: Option<u64>) {
+        let mut state = lock(&self.0.state);
+        state.ready = end.unwrap_or(state.ready);
+        state.ahead = if end.is_some() { AheadState::Idle } else { AheadState::Failed };
+    }
+}
+
+impl Drop for AheadWork<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        if state.ahead == AheadState::Busy {
+            state.ahead = AheadState::Failed;
+        }
+        drop(state);
+        self.0.changed.notify_waiters();
+    }
+}
+
+impl State {
+    /// Returns how many bytes at the front no request will change, if that can be said. Nobody
+    /// writes ahead at the moment then.
+    fn complete(&self, joined: &Joined) -> Option<u64> {
+        let known = self.marks.len() == joined.requests() as usize && self.marks.len() <= MOST_MARKS;
+        let marks = self.marks.iter().copied();
+        let end = if mutated("iod/join-ahead-of-a-client") { marks.max() } else { marks.min() };
+        let end = end.filter(|_| known && self.ahead == AheadState::Idle)?;
+        Some(end.min(joined.unit().len))
     }
 }
 
@@ -259,22 +371,35 @@ impl Unit {
         !matches!(lock(&self.state).phase, Phase::Open)
     }
 
+    /// Returns true if something can be written ahead.
+    fn is_ahead(&self) -> bool {
+        let state = lock(&self.state);
+        state.complete(&self.joined).is_some_and(|end| end >= state.ready + STEP)
+    }
+
     /// Gives the unit up if nobody has come for long, and returns its buffer. Whoever still comes
     /// goes alone.
     fn give_up(&self, now: Time) -> Option<Option<Memory>> {
         let mut state = lock(&self.state);
-        if state.waiting > 0 || now < state.last + KEPT {
+        if state.waiting > 0 || state.ahead == AheadState::Busy || now < state.last + KEPT {
             return None;
         }
         state.phase = Phase::Done(Ok(()));
         Some(state.memory.take())
     }
 
-    /// Takes what has come, to be written.
-    pub(super) fn take(&self) -> Result<(Memory, Coverage), FsError> {
+    /// Notes that its first bytes were read.
+    pub(super) fn loaded(&self, bytes: u64) {
+        lock(&self.state).ready = bytes;
+        self.changed.notify_waiters();
+    }
+
+    /// Takes what has come, to be written from a place on.
+    pub(super) fn take(&self) -> Result<(Memory, Coverage, u64), FsError> {
         let mut state = lock(&self.state);
         let coverage = std::mem::replace(&mut state.coverage, Coverage::new(0));
-        state.memory.take().map(|memory| (memory, coverage)).ok_or_else(given_up)
+        let from = state.ready;
+        state.memory.take().map(|memory| (memory, coverage, from)).ok_or_else(given_up)
     }
 
     /// Returns the buffer.
@@ -290,6 +415,7 @@ impl Unit {
         match &state.phase {
             Phase::Done(result) => Next::End(result.clone()),
             Phase::Busy => Next::Wait(None),
+            Phase::Open if state.ahead == AheadState::Busy => Next::Wait(None),
             Phase::Open if !is_ready => Next::Wait(Some(due)),
             Phase::Open => {
                 state.phase = Phase::Busy;
@@ -297,62 +423,93 @@ impl Unit {
             }
         }
     }
+}
 
+/// What a copy has done.
+enum Copied {
+    /// So many bytes in so many pieces.
+    Some(usize, usize),
+    /// Nothing: the unit is not read so far.
+    NotYet,
+    /// Nothing: the unit does not take or give any more.
+    Over,
+}
+
+impl Part<'_> {
     /// Copies the next bytes of a part between the unit and `other`, to the unit for a write.
     /// Returns false if the unit does not take or give any more.
     pub(super) async fn copy(
         &self,
+        endpoint: &Endpoint,
         pieces: &mut PartCursor<'_>,
         other: &MemSlice,
         is_write: bool,
         go_on: impl Fn() -> Result<(), FsError>,
     ) -> Result<bool, FsError> {
         let mut done = 0;
-        while let Some(copied) = self.copy_some(pieces, &other.slice(done, other.len() - done), is_write)? {
-            done += copied;
-            if done == other.len() {
-                return Ok(true);
+        loop {
+            let mut changed = pin!(self.unit.changed.notified());
+            changed.as_mut().enable();
+            match self.copy_some(pieces, &other.slice(done, other.len() - done), is_write)? {
+                Copied::Over => return Ok(false),
+                Copied::NotYet => changed.await,
+                Copied::Some(bytes, copied) => {
+                    endpoint.copied(bytes as u64, copied as u64);
+                    done += bytes;
+                    if is_write && self.unit.is_ahead() {
+                        self.unit.changed.notify_waiters();
+                    }
+                    if done == other.len() {
+                        return Ok(true);
+                    }
+                    yield_now().await;
+                }
             }
-            yield_now().await;
             go_on()?;
         }
-        Ok(false)
     }
 
-    /// Copies as many bytes as may be copied without a break, and returns their number. Returns
-    /// none if the unit does not take or give any more.
-    fn copy_some(
-        &self,
-        pieces: &mut PartCursor<'_>,
-        other: &MemSlice,
-        is_write: bool,
-    ) -> Result<Option<usize>, FsError> {
-        let (mut found, unit) = ([Region::new(0, 0); BATCH], self.joined.unit());
-        let (mut done, mut copied) = (0, 0);
+    /// Copies as many bytes as may be copied without a break.
+    fn copy_some(&self, pieces: &mut PartCursor<'_>, other: &MemSlice, is_write: bool) -> Result<Copied, FsError> {
+        let (mut found, unit) = ([Region::new(0, 0); BATCH], self.unit.joined.unit());
+        let (mut done, mut copied, mut is_read) = (0, 0, true);
         while done < other.len() && copied < BREAK {
+            let before = pieces.clone();
             let count = pieces.next_batch(&mut found, (other.len() - done) as u64)?;
             steps(count);
-            copied += if count == 0 { BREAK } else { count };
+            let found = &found[..count];
+            let (Some(first), Some(last)) = (found.first(), found.last()) else { break };
             // They ascend.
-            let ends = [found[..count].first(), found[..count].last()];
-            if let Some(piece) = ends.into_iter().flatten().find(|piece| piece.hull(unit) != unit) {
+            if let Some(piece) = [first, last].into_iter().find(|piece| piece.hull(unit) != unit) {
                 return Err(FsError::new(ErrorCode::Invalid, format!("{piece} is not in the unit, {unit}")));
             }
-            let mut state = lock(&self.state);
-            let State { phase, memory, coverage, .. } = &mut *state;
-            let is_right = matches!((&*phase, is_write), (Phase::Open, true) | (Phase::Done(Ok(())), false));
-            let Some(memory) = memory.as_ref().filter(|_| is_right) else { return Ok(None) };
-            let places = found[..count].iter().map(|piece| ((piece.offset - unit.offset) as usize, piece.len as usize));
+            let end = last.offset + last.len - unit.offset;
+            let mut state = lock(&self.unit.state);
+            let State { phase, memory, coverage, marks, ready, .. } = &mut *state;
+            let memory = match (&*phase, is_write) {
+                (Phase::Done(Err(error)), false) => return Err(error.clone()),
+                (Phase::Open, true) | (Phase::Done(Ok(())), false) => memory.as_ref(),
+                (Phase::Open | Phase::Busy, false) if end <= *ready => memory.as_ref(),
+                (Phase::Open | Phase::Busy, false) => {
+                    *pieces = before;
+                    is_read = false;
+                    break;
+                }
+                _ => None,
+            };
+            let Some(memory) = memory else { return Ok(Copied::Over) };
             let rest = other.slice(done, other.len() - done);
             done += match is_write {
                 true => {
-                    coverage.mark_all(found[..count].iter().map(|piece| (piece.offset - unit.offset, piece.len)));
-                    memory.scatter(&rest, places)
+                    coverage.mark_all(found, unit.offset);
+                    marks[self.number] = end;
+                    scatter(memory, &rest, found, unit.offset)
                 }
-                false => memory.gather(&rest, places),
+                false => gather(memory, &rest, found, unit.offset),
             };
+            copied += count;
         }
-        Ok(Some(done))
+        Ok(if done == 0 && !is_read { Copied::NotYet } else { Copied::Some(done, copied) })
     }
 }
 

@@ -224,9 +224,9 @@ impl Group {
                 }
                 ManagerReply::Entry(entry)
             }
-            ManagerRequest::Publish { file, place, inherit, mode, mtime_ns, size } => {
-                let (file, inherit) = (*file, *inherit);
-                let how = Publication { file, place, inherit, mode: *mode, mtime_ns: *mtime_ns, size: *size };
+            ManagerRequest::Publish { file, place, inherit, mode, mtime_ns, size, replace } => {
+                let (file, inherit, replace) = (*file, *inherit, *replace);
+                let how = Publication { file, place, inherit, mode: *mode, mtime_ns: *mtime_ns, size: *size, replace };
                 let entry = change.publish(client, how)?;
                 effects.push(Effect::DraftEnded(client));
                 ManagerReply::Entry(entry)
@@ -248,8 +248,8 @@ impl Group {
                 ManagerReply::Done
             }
             ManagerRequest::Setattr { handle, set } => ManagerReply::Entry(change.setattr(*handle, set)?),
-            ManagerRequest::Rename { from, to } => {
-                change.rename(from, to)?;
+            ManagerRequest::Rename { from, to, replace } => {
+                change.rename(from, to, *replace)?;
                 ManagerReply::Done
             }
             ManagerRequest::Remove { place, kind } => {

@@ -1,7 +1,7 @@
 //! The requests to the manager of the largest cluster.
 
 use fs_proto::limits::{MAX_ENTRIES, MAX_PATH, MAX_SERVERS};
-use fs_proto::{DirHandle, FileHandle, Handle, Registration, RemoveKind, SetAttr, Start, StoreId};
+use fs_proto::{DirHandle, FileHandle, Handle, Registration, RemoveKind, Replace, SetAttr, Start, StoreId};
 use fs_server::service::Limits;
 use futures_util::future::join_all;
 
@@ -121,7 +121,8 @@ rows! { ROWS of ManagerRequest for Server {
     };
     ManagerRequest::Rename { .. } => "of a directory, down by the longest path", COMMIT, |server| {
         server.make(vec![mkdir("dir")]);
-        server.cost(ManagerRequest::Rename { from: Place::root("dir"), to: Place::root(deep("new")) })
+        let (from, to, replace) = (Place::root("dir"), Place::root(deep("new")), Replace::Nothing);
+        server.cost(ManagerRequest::Rename { from, to, replace })
     };
     ManagerRequest::Remove { .. } => "the longest path, on all servers", COMMIT, |server| {
         server.cost(ManagerRequest::Remove { place: Place::root(deep("file")), kind: RemoveKind::Any })
@@ -154,10 +155,11 @@ rows! { ROWS of ManagerRequest for Server {
         pages.take(4).max().unwrap()
     };
     ManagerRequest::Publish { .. } => "over a file, both on all servers", COMMIT, |server| {
-        server.file(&deep("old"), Existing::Refuse);
+        let old = server.file(&deep("old"), Existing::Refuse);
         let file = server.file(&deep("old"), Existing::Replace);
-        let (place, size) = (Place::root(deep("old")), Some(1));
-        server.cost(ManagerRequest::Publish { file, place, inherit: true, mode: None, mtime_ns: None, size })
+        server.make(vec![ManagerRequest::RecordSize { file: old, size: Some(1) }]);
+        let (place, size, replace) = (Place::root(deep("old")), Some(1), Replace::File(old));
+        server.cost(ManagerRequest::Publish { file, place, inherit: true, mode: None, mtime_ns: None, size, replace })
     };
     ManagerRequest::Abandon { .. } => "a file on all servers", COMMIT, |server| {
         let file = server.file("draft", Existing::Replace);

@@ -116,15 +116,18 @@ fn the_disk_is_used_once_for_all_clients() {
             let before = server.store.accesses.get();
             let all = clients.iter().zip(0..).map(|(client, number)| write(client, &shared, number));
             join_all(all).await.into_iter().for_each(|written| assert!(written.is_ok(), "{written:?}"));
-            // With gaps, the runs go to the disk in one request, too.
-            assert_eq!(server.store.accesses.get() - before, 1, "{path:?}");
+            // With gaps, the runs go to the disk in one request, too. A long unit is written while
+            // its bytes still come.
+            let steps = shared.unit().len.div_ceil(256 << 10);
+            let accesses = server.store.accesses.get() - before;
+            assert!((steps.min(2)..=steps).contains(&accesses), "{accesses} accesses, {path:?}");
             assert!(whole(&clients[0], &shared).await == shared.filled(0..3), "{path:?}");
             let before = server.store.accesses.get();
             let all = clients.iter().zip(0..).map(|(client, number)| read(client, &shared, number));
             for (number, bytes) in (0..).zip(join_all(all).await) {
                 assert!(bytes.unwrap() == shared.bytes(number), "{path:?}");
             }
-            assert_eq!(server.store.accesses.get() - before, 1, "{path:?}");
+            assert_eq!(server.store.accesses.get() - before, steps, "{path:?}");
         });
     }
 }

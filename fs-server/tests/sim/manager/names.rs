@@ -1,7 +1,7 @@
 //! The namespace over messages, with each change executed once.
 
 use bmi::Addr;
-use fs_proto::{ClusterInfo, DirHandle, ErrorCode, IodInfo, ManagerReply, ManagerRequest, Place, RemoveKind};
+use fs_proto::{ClusterInfo, DirHandle, ErrorCode, IodInfo, ManagerReply, ManagerRequest, Place, RemoveKind, Replace};
 use fs_server::embedded::ClusterOptions;
 
 use super::*;
@@ -18,7 +18,8 @@ fn files_are_made_found_moved_and_removed() {
         assert_eq!(code(client.manager(manager, create("a//file")).await), Some(ErrorCode::Exists));
         let lookup = |path: &str| ManagerRequest::Lookup { place: Place::root(path) };
         assert_eq!(client.entry(manager, lookup("a/file")).await.as_ref(), Ok(&made));
-        let rename = ManagerRequest::Rename { from: Place::root("a/file"), to: Place::root("b") };
+        let rename =
+            ManagerRequest::Rename { from: Place::root("a/file"), to: Place::root("b"), replace: Replace::Anything };
         assert_eq!(client.manager(manager, rename).await, Ok(ManagerReply::Done));
         assert_eq!(code(client.manager(manager, lookup("a/file")).await), Some(ErrorCode::NotFound));
         assert_eq!(client.entry(manager, lookup("b")).await.unwrap().handle, made.handle);

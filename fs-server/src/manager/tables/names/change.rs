@@ -3,7 +3,7 @@
 use bmi::hooks::{mutated, step};
 use fs_proto::{
     Attr, DatafileHandle, DirHandle, Distribution, Entry, ErrorCode, Existing, FileHandle, Handle, Kind, Layout,
-    MAX_EPOCH, Place, RemoveKind, SetAttr, handle_number,
+    MAX_EPOCH, Place, RemoveKind, Replace, SetAttr, handle_number,
 };
 use redb::{ReadableTable, Table, WriteTransaction};
 
@@ -259,7 +259,7 @@ impl<'t> Change<'t> {
     }
 
     /// Moves a name.
-    pub(in crate::manager) fn rename(&mut self, from: &Place, to: &Place) -> Result<(), Fault> {
+    pub(in crate::manager) fn rename(&mut self, from: &Place, to: &Place, replace: Replace) -> Result<(), Fault> {
         let (from_dir, from_name) = self.view.parent(from)?;
         let (to_dir, to_name) = self.view.parent(to)?;
         let Some((raw, is_dir)) = self.view.name(from_dir, from_name)? else {
@@ -269,7 +269,9 @@ impl<'t> Change<'t> {
             let text = format!("{:?} cannot be moved into itself ({:?})", from.path, to.path);
             return refuse(ErrorCode::Invalid, text);
         }
-        let replaced = match self.view.name(to_dir, to_name)? {
+        let there = self.view.name(to_dir, to_name)?;
+        self.view.check_replaced(to, there, replace)?;
+        let replaced = match there {
             Some((there, _)) if there == raw => return Ok(()),
             Some((_, true)) if !is_dir => return refuse(ErrorCode::IsDirectory, format!("{:?}", to.path)),
             Some((_, false)) if is_dir => return refuse(ErrorCode::NotDirectory, format!("{:?}", to.path)),
@@ -329,7 +331,11 @@ pub(in crate::manager) fn fuzz_view(store: &crate::store::MetaStore, dir: DirHan
     let mut change = Change::open(&transaction, 0).expect("tables");
     for from in &entries {
         for to in &entries {
-            let _ = change.rename(&Place::at(dir, from.name.clone()), &Place::at(dir, format!("{}/x", to.name)));
+            let _ = change.rename(
+                &Place::at(dir, from.name.clone()),
+                &Place::at(dir, format!("{}/x", to.name)),
+                Replace::Anything,
+            );
         }
     }
 }

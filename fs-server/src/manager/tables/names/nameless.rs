@@ -12,7 +12,7 @@
 //! 3. The number of files counts only those with a name.
 
 use bmi::hooks::mutated;
-use fs_proto::{Entry, ErrorCode, FileHandle, Place};
+use fs_proto::{Entry, ErrorCode, FileHandle, Place, Replace};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::change::Change;
@@ -29,6 +29,7 @@ pub(in crate::manager) struct Publication<'a> {
     pub(in crate::manager) mode: Option<u32>,
     pub(in crate::manager) mtime_ns: Option<u64>,
     pub(in crate::manager) size: Option<u64>,
+    pub(in crate::manager) replace: Replace,
 }
 
 /// Returns the clients that have nameless files.
@@ -61,7 +62,9 @@ impl Change<'_> {
             return refuse(ErrorCode::Stale, format!("{} is not a file without a name of this client", how.file));
         }
         let (dir, name) = self.view.parent(how.place)?;
-        let replaced = match self.view.name(dir, name)? {
+        let there = self.view.name(dir, name)?;
+        self.view.check_replaced(how.place, there, how.replace)?;
+        let replaced = match there {
             Some((_, true)) => return refuse(ErrorCode::IsDirectory, format!("{:?}", how.place.path)),
             Some((there, false)) => Some((there, self.view.object(there)?)),
             None => None,

@@ -1,7 +1,9 @@
 //! What requests read: looking up, listing, counting.
 
 use bmi::hooks::step;
-use fs_proto::{DatafileHandle, DirEntry, DirHandle, Entry, ErrorCode, Handle, Kind, ManagerStat, Place};
+use fs_proto::{
+    DatafileHandle, DirEntry, DirHandle, Entry, ErrorCode, FileHandle, Handle, Kind, ManagerStat, Place, Replace,
+};
 use redb::{AccessGuard, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
 use super::object::{
@@ -114,6 +116,20 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
             return refuse(ErrorCode::NotDirectory, format!("{:?}, before {last:?}", place.path));
         }
         Ok((dir, last))
+    }
+
+    /// Checks that what is at a place may be replaced.
+    pub(super) fn check_replaced(&self, place: &Place, there: Option<Named>, replace: Replace) -> Result<(), Fault> {
+        match (replace, there) {
+            (Replace::Anything, _) | (Replace::Nothing, None) => Ok(()),
+            (Replace::File(_), None) => refuse(ErrorCode::NotFound, format!("{:?}", place.path)),
+            (Replace::File(FileHandle(file)), Some((raw, false)))
+                if raw == file && self.object(raw)?.recorded_size.is_some() =>
+            {
+                Ok(())
+            }
+            _ => refuse(ErrorCode::Exists, format!("{:?}", place.path)),
+        }
     }
 
     /// Returns the object at a place.

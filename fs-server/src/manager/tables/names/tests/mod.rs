@@ -1,12 +1,14 @@
 //! Compares the namespace with a model, and tests its rules one by one.
 
+mod drafts;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
 use fs_proto::{
     DatafileHandle, DirHandle, Entry, ErrorCode, Existing, FileHandle, FsError, Handle, Kind, PendingTruncate, Place,
-    RemoveKind, SetAttr, handle_number,
+    RemoveKind, Replace, SetAttr, handle_number,
 };
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
 
@@ -62,7 +64,15 @@ fn draft(store: &MetaStore, path: &str) -> Result<FileHandle, ErrorCode> {
 
 fn publish(store: &MetaStore, file: FileHandle, path: &str) -> Result<Entry, ErrorCode> {
     let place = Place::root(path);
-    let how = Publication { file, place: &place, inherit: false, mode: None, mtime_ns: None, size: None };
+    let how = Publication {
+        file,
+        place: &place,
+        inherit: false,
+        mode: None,
+        mtime_ns: None,
+        size: None,
+        replace: Replace::Anything,
+    };
     change(store, |change| change.publish(CLIENT, how))
 }
 
@@ -71,7 +81,7 @@ fn remove(store: &MetaStore, path: &str) -> Result<(), ErrorCode> {
 }
 
 fn rename(store: &MetaStore, from: &str, to: &str) -> Result<(), ErrorCode> {
-    change(store, |change| change.rename(&Place::root(from), &Place::root(to)))
+    change(store, |change| change.rename(&Place::root(from), &Place::root(to), Replace::Anything))
 }
 
 fn lookup(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
@@ -148,7 +158,7 @@ fn a_rename_below_a_directory_that_is_below_itself_ends() {
             }
         }
         transaction.commit().unwrap();
-        let into = change(&store, |change| change.rename(&Place::root("moved"), &Place::root("0/x")));
+        let into = change(&store, |change| change.rename(&Place::root("moved"), &Place::root("0/x"), Replace::Nothing));
         assert_eq!(into, Err(ErrorCode::Io), "{len} directories");
     }
 }
@@ -321,65 +331,6 @@ fn a_file_opened_again_has_what_was_committed() {
     assert_eq!(MetaStore::open(&path).err().map(|error| error.code), Some(ErrorCode::Busy), "two managers");
     drop(store);
     assert_eq!(check(&MetaStore::open(&path).unwrap()).into_keys().collect::<Vec<_>>(), ["/kept"]);
-}
-
-#[test]
-fn a_draft_replaces_a_file_when_it_is_published() {
-    let store = store();
-    let old = create(&store, "f").unwrap();
-    let owner = SetAttr { mode: Some(0o640), uid: Some(5), gid: Some(6), ..SetAttr::default() };
-    change(&store, |change| change.setattr(old.handle, &owner)).unwrap();
-    let file = draft(&store, "f").unwrap();
-    assert_eq!(lookup(&store, "f").unwrap().handle, old.handle);
-    let place = Place::root("f");
-    let how = Publication { file, place: &place, inherit: true, mode: None, mtime_ns: Some(77), size: Some(9) };
-    let stranger = change(&store, |change| change.publish(CLIENT + 1, how));
-    assert_eq!(stranger.unwrap_err(), ErrorCode::Stale);
-    change(&store, |change| change.abandon(CLIENT + 1, file)).unwrap();
-    let new = change(&store, |change| change.publish(CLIENT, how)).unwrap();
-    assert_eq!(lookup(&store, "f"), Ok(new.clone()));
-    assert_eq!((new.attr.mode, new.attr.uid, new.attr.gid, new.attr.nlink), (0o640, 5, 6, 1));
-    assert_eq!((new.attr.mtime_ns, new.recorded_size, new.handle), (77, Some(9), Handle::File(file)));
-    assert_eq!(change(&store, |change| change.publish(CLIENT, how)).unwrap_err(), ErrorCode::Stale, "once");
-    change(&store, |change| change.abandon(CLIENT, file)).unwrap();
-    assert_eq!(lookup(&store, "f"), Ok(new), "a file with a name cannot be abandoned");
-    assert_eq!(look(&store, |t| orphans(t, 0, 0, 9)).unwrap().len(), 1, "the datafile of the old one");
-    check(&store);
-}
-
-#[test]
-fn a_draft_takes_over_the_striping_of_the_file_that_it_replaces() {
-    let store = store();
-    let place = Place::root("f");
-    let asked = NewFile { strip_size: 8192, servers: 2, ..new(&place, Existing::Refuse) };
-    let two = |created: u64, wanted| datafiles(created, wanted).map(|all| all[..2].to_vec());
-    change(&store, |change| change.create(asked, two)).unwrap();
-    let (mut seen, plain) = (None, new(&place, Existing::Replace));
-    let place_datafiles = |created: u64, wanted| {
-        seen = Some(wanted);
-        two(created, wanted)
-    };
-    let (entry, _) = change(&store, |change| change.create(plain, place_datafiles)).unwrap();
-    assert_eq!((seen, entry.layout.unwrap().distribution().strip_size()), (Some(Wanted::AtMost(2)), 8192));
-    let told = NewFile { strip_size: 4096, servers: 3, ..plain };
-    let (entry, _) = change(&store, |change| change.create(told, datafiles)).unwrap();
-    let layout = entry.layout.unwrap();
-    assert_eq!((layout.distribution().strip_size(), layout.datafiles().len()), (4096, 3));
-}
-
-#[test]
-fn drafts_of_a_client_go_together() {
-    let store = store();
-    for _ in 0..5 {
-        draft(&store, "f").unwrap();
-    }
-    assert_eq!(look(&store, owners), Ok(vec![CLIENT]));
-    assert_eq!(change(&store, |change| change.abandon_all(CLIENT, 3)), Ok(3));
-    check(&store);
-    assert_eq!(change(&store, |change| change.abandon_all(CLIENT, 3)), Ok(2));
-    assert_eq!(look(&store, owners), Ok(vec![]));
-    assert_eq!(look(&store, |t| orphans(t, 1, 0, 9)).unwrap().len(), 5);
-    check(&store);
 }
 
 #[test]
