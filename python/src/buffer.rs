@@ -8,8 +8,9 @@
 //! **Invariant.** A view is held until the engine has let go of the memory. Meanwhile the exporter
 //! neither frees nor resizes it: `bytearray.append` raises `BufferError`.
 //!
-//! An engine may drop its last handle of a memory on the thread of a driver, which must not wait for
-//! the interpreter. The view is put aside there, and released by the next operation of any thread.
+//! An engine may drop its last handle of a memory on the thread of a driver, which must not wait
+//! for the interpreter. The view is put aside there, and released by the next operation of any
+//! thread.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{NonNull, null_mut};

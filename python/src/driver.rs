@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -19,7 +20,11 @@ use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::buffer;
-use crate::operation::{Finish, Work};
+
+/// Makes the result of an operation, with the interpreter's lock held.
+pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+/// An operation on its way.
+pub(crate) type Work = Pin<Box<dyn Future<Output = Finish> + Send>>;
 
 /// What a loop of `asyncio` waits for. `bmi/aio.py` makes one for each loop.
 #[pyclass(frozen)]

@@ -6,7 +6,7 @@
 use std::future::{Future, poll_fn};
 use std::mem::ManuallyDrop;
 use std::panic::AssertUnwindSafe;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -20,7 +20,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::buffer::{self, Lease};
-use crate::driver::Driver;
+use crate::driver::{Driver, Finish};
 use crate::error::Raised;
 
 /// Time between two looks for signals.
@@ -28,11 +28,6 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// Who waits: nobody but the calling thread, or a future of `asyncio` in the care of a driver.
 pub(crate) type How<'py> = Option<(Bound<'py, Driver>, Bound<'py, PyAny>)>;
-
-/// Makes the result of an operation, with the interpreter's lock held.
-pub(crate) type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
-/// An operation on its way.
-pub(crate) type Work = Pin<Box<dyn Future<Output = Finish> + Send>>;
 
 /// Runs an operation and then waits, for a short time, until the engine has let go of its buffers.
 /// So the program may resize them when the operation has ended well.

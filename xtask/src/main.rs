@@ -30,7 +30,6 @@ mod lines;
 mod metadata;
 mod mutants;
 mod pair;
-mod python;
 mod rxe;
 mod setup;
 mod steps;

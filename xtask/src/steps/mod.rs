@@ -1,5 +1,7 @@
 //! The table of test steps, and the loop over it.
 
+mod python;
+
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,7 +14,6 @@ use crate::digests;
 use crate::metadata;
 use crate::mutants;
 use crate::pair;
-use crate::python;
 use crate::rxe;
 use crate::setup;
 use crate::totals::Totals;

@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// Builds the extension, and runs mypy and pytest. Without Python 3.9, or without the registry, the
 /// step is skipped.
-pub(crate) fn step(root: &Path) -> Result<Totals, Failure> {
+pub(super) fn step(root: &Path) -> Result<Totals, Failure> {
     let python = environment(root)?;
     Invocation::cargo(root, metadata::BUILD)
         // With the same selection, nothing is built again.
