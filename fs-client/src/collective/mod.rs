@@ -40,6 +40,7 @@ mod two_phase;
 
 use std::future::Future;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bmi::group::{Group, Lane};
 use bmi::paths::Direction;
@@ -50,7 +51,7 @@ use serde::{Deserialize, Serialize};
 pub use self::choice::{Choice, Way};
 use self::choice::{Load, aggregators};
 pub use self::error::CollectiveError;
-use self::member::{Sample, Together};
+use self::member::{Sample, Together, hull};
 use self::proposal::{Agreed, Proposal, agree, conclude};
 use self::two_phase::{Domains, Rooms, TwoPhase};
 use crate::error::Error;
@@ -213,9 +214,11 @@ impl<S: Threading> Part<S> {
         lane: &Lane<S>,
         options: &CollectiveOptions,
     ) -> Result<Result<Done, CollectiveError>, CollectiveError> {
-        let (file, view, stream) = (&self.file, &self.view, self.stream());
+        // Rank 0 excludes others for all, so members exclude nobody by themselves.
+        let (file, is_atomic) = (&self.file.atomic(false), self.file.is_atomic());
+        let (view, stream) = (&self.view, self.stream());
         let what = (file.handle().0, file.largest_window());
-        let proposal = Proposal::new(self.direction, what, options, (view, &stream));
+        let proposal = Proposal::new((self.direction, is_atomic), what, options, (view, &stream));
         let Agreed { members, window, is_long } = match agree(lane, &proposal, view).await {
             Ok(agreed) => agreed,
             Err(CollectiveError::Member { rank, code, detail }) => {
@@ -238,7 +241,9 @@ impl<S: Threading> Part<S> {
             rounds: domains.steps(),
             is_long,
         };
-        let choice = load.choose(options.way);
+        // Where members write the same bytes, those of the highest rank remain then.
+        let in_order = is_atomic && self.direction == Direction::Write;
+        let choice = load.choose(if in_order { Some(Way::TwoPhase) } else { options.way });
         let operation = (lane.id(), lane.number());
         let joining = (choice.way == Way::Extended && load.sample.is_short())
             .then(|| Together::new(&members, operation, distribution, window));
@@ -254,29 +259,57 @@ impl<S: Threading> Part<S> {
                 rooms: Rooms::default(),
             })
         };
-        let mut len = end - start;
-        let own = match (self.direction, choice.way) {
-            (Direction::Write, Way::TwoPhase) => two_phase()?.write(domains).await?.map(|()| None),
-            (Direction::Read, Way::TwoPhase) => two_phase()?.read(domains).await?,
-            (Direction::Write, _) => file.write_with(view, self.offset, &self.typed, joining).await.map(|()| None),
-            (Direction::Read, _) => {
-                let read = file.read_with(view, self.offset, &self.typed, joining).await;
-                read.map(|came| {
-                    len = came;
-                    None
-                })
+        let during = |error: Error| error.during(format!("collective {} of {}", self.direction.as_str(), file.path()));
+        let begun = AtomicBool::new(false);
+        let work = async {
+            begun.store(true, Ordering::Relaxed);
+            if is_atomic && let Err(error) = conclude(lane, Ok(None)).await {
+                return told(error);
+            }
+            let mut len = end - start;
+            let own = match (self.direction, choice.way) {
+                (Direction::Write, Way::TwoPhase) => two_phase()?.write(domains).await?.map(|()| None),
+                (Direction::Read, Way::TwoPhase) => two_phase()?.read(domains).await?,
+                (Direction::Write, _) => file.write_with(view, self.offset, &self.typed, joining).await.map(|()| None),
+                (Direction::Read, _) => {
+                    let read = file.read_with(view, self.offset, &self.typed, joining).await;
+                    read.map(|came| {
+                        len = came;
+                        None
+                    })
+                }
+            };
+            match conclude(lane, own.map_err(during)).await {
+                Ok(None) => Ok(Ok(Done { len, choice })),
+                Ok(Some(size)) => {
+                    let len = view.size_below(size).clamp(start, end) - start;
+                    Ok(Ok(Done { len, choice }))
+                }
+                Err(error) => told(error),
             }
         };
-        let during = |error: Error| error.during(format!("collective {} of {}", self.direction.as_str(), file.path()));
-        let size = match conclude(lane, own.map_err(during)).await {
-            Ok(size) => size,
-            Err(CollectiveError::Group(error)) => return Err(error.into()),
-            Err(error) => return Ok(Err(error)),
-        };
-        if let Some(size) = size {
-            len = view.size_below(size).clamp(start, end) - start;
+        let work = Box::pin(work);
+        if !is_atomic || lane.rank() > 0 {
+            return work.await;
         }
-        Ok(Ok(Done { len, choice }))
+        let alone = self.file.excluding(self.direction, hull(&members), async { Ok(work.await) });
+        match Box::pin(alone).await {
+            Ok(result) => result,
+            Err(error) if begun.load(Ordering::Relaxed) => Ok(Err(CollectiveError::Own(during(error)))),
+            // The others wait for the beginning, and are told that there is none.
+            Err(error) => match conclude(lane, Err(during(error.clone()))).await {
+                Ok(_) => Ok(Err(CollectiveError::Own(during(error)))),
+                Err(error) => told(error),
+            },
+        }
+    }
+}
+
+/// Distinguishes an error that all members are told from one that ends the group.
+fn told(error: CollectiveError) -> Result<Result<Done, CollectiveError>, CollectiveError> {
+    match error {
+        CollectiveError::Group(error) => Err(error.into()),
+        error => Ok(Err(error)),
     }
 }
 

@@ -25,6 +25,7 @@ const TEXT: usize = 1024;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Proposal {
     is_write: bool,
+    is_atomic: bool,
     /// The file.
     handle: u64,
     /// Most bytes of a window.
@@ -40,7 +41,7 @@ pub(super) struct Proposal {
 
 impl Proposal {
     pub(super) fn new(
-        direction: Direction,
+        (direction, is_atomic): (Direction, bool),
         (handle, window): (u64, u64),
         options: &CollectiveOptions,
         (view, stream): (&FileView, &Result<Range<u64>, Error>),
@@ -50,6 +51,7 @@ impl Proposal {
         let stream = stream.as_ref().map_or((0, 0), |stream| (stream.start, stream.end));
         Proposal {
             is_write: direction == Direction::Write,
+            is_atomic,
             handle,
             window,
             options: options.clone(),
@@ -93,8 +95,8 @@ pub(super) async fn agree<S: Threading>(
     // All find the same, so that nobody waits for another.
     for (rank, proposal) in proposals.iter().enumerate() {
         let first = &proposals[0];
-        let differs =
-            (proposal.is_write, proposal.handle, &proposal.options) != (first.is_write, first.handle, &first.options);
+        let what = |proposal: &Proposal| (proposal.is_write, proposal.is_atomic, proposal.handle);
+        let differs = (what(proposal), &proposal.options) != (what(first), &first.options);
         if differs {
             return Err(member(rank, ErrorCode::Invalid, "another operation, file or options than rank 0"));
         }

@@ -1,15 +1,23 @@
-//! An open file: what it is, and what is known about it here.
+//! An open file: what it is, what is known about it here, and accesses that exclude others.
 
+use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bmi::paths::Direction;
 use bmi::threading::{AnyThread, OneThread, Threading};
-use fs_proto::{CacheHints, DatafileHandle, Distribution, FileHandle, Layout};
+use fs_proto::{
+    CacheHints, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region, ReplyBody,
+};
+use futures_util::future::{Either, select};
 
 use super::advice::Advice;
 use super::unsynced::Unsynced;
 use crate::client::Client;
-use crate::error::ServerName;
+use crate::error::{Error, Failure, ServerName};
 use crate::locked::Locked;
+use crate::net::{Resend, unexpected};
 use crate::path::FsPath;
 use crate::shared::ViewCache;
 
@@ -17,10 +25,46 @@ use crate::shared::ViewCache;
 /// lengths, each at its longest.
 pub(super) const REQUEST_ROOM: usize = 128;
 
+/// How often a lock is asked for that is held, and the pauses while it is waited for.
+const ASKED_AGAIN: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_micros(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// A lock of bytes of a file that is held or waited for.
+struct RangeLock<'a, S: Threading> {
+    file: &'a File<S>,
+    range: Region,
+    is_exclusive: bool,
+    number: u64,
+}
+
+impl<S: Threading> RangeLock<'_, S> {
+    /// Returns how many locks of others are ahead.
+    async fn ask(&self, held: bool) -> Result<u32, Failure> {
+        let RangeLock { file, range, is_exclusive, number } = *self;
+        let datafile = file.datafile_handle(0);
+        match self.send(IodRequest::Lock { datafile, range, exclusive: is_exclusive, number, held }).await? {
+            ReplyBody::Iod(IodReply::Locked { ahead }) => Ok(ahead),
+            other => Err(unexpected(&file.inner.servers[0], &other)),
+        }
+    }
+
+    async fn give_back(&self) -> Result<(), Failure> {
+        let datafile = self.file.datafile_handle(0);
+        self.send(IodRequest::Unlock { datafile, number: self.number }).await.map(drop)
+    }
+
+    async fn send(&self, request: IodRequest) -> Result<ReplyBody, Failure> {
+        let inner = self.file.client.inner();
+        inner.ask(&self.file.inner.servers[0], inner.deadline(), Resend::Repeat, request).await
+    }
+}
+
 /// An open file. A clone is another handle to it. A file need not be closed.
 pub struct File<S: Threading = OneThread> {
     pub(super) client: Client<S>,
     pub(super) inner: Arc<OpenFile<S>>,
+    is_atomic: bool,
 }
 
 /// An open file that any thread can use, if the transport is `Send`.
@@ -48,7 +92,7 @@ impl<S: Threading> Drop for OpenFile<S> {
 
 impl<S: Threading> Clone for File<S> {
     fn clone(&self) -> File<S> {
-        File { client: self.client.clone(), inner: self.inner.clone() }
+        File { client: self.client.clone(), inner: self.inner.clone(), is_atomic: self.is_atomic }
     }
 }
 
@@ -69,7 +113,7 @@ impl<S: Threading> File<S> {
         let views = ViewCache::default();
         let own = client.clone();
         let inner = OpenFile { client: own, path, handle, layout, servers, unsynced, written_sizes, advice, views };
-        File { client, inner: Arc::new(inner) }
+        File { client, inner: Arc::new(inner), is_atomic: false }
     }
 
     /// Gives hints, which the servers are told with the first access to each.
@@ -78,6 +122,82 @@ impl<S: Threading> File<S> {
             self.inner.advice.set(hints);
         }
         self
+    }
+
+    /// Returns a handle whose reads and writes are atomic, or not: of two accesses through atomic
+    /// handles that have a byte in common, one comes after the other as a whole, whichever clients
+    /// and servers they concern. This costs two requests to one server for each access, and what it
+    /// waits for others. Accesses through other handles do not wait.
+    ///
+    /// An access fails with `Stale` if others may have come in between, because the server was
+    /// restarted, or this client was silent for ten seconds. Its bytes may be written then. If a
+    /// client ends in the middle of an access, or drops its future, others wait for ten seconds.
+    ///
+    /// **Source.** MPI-4.1, *Consistency and Semantics* (`MPI_File_set_atomicity`).
+    #[must_use]
+    pub fn atomic(&self, is_atomic: bool) -> File<S> {
+        File { is_atomic, ..self.clone() }
+    }
+
+    pub(crate) fn is_atomic(&self) -> bool {
+        self.is_atomic
+    }
+
+    /// Runs an access of a range of the file. No access of others that conflicts, and is through an
+    /// atomic handle, runs meanwhile.
+    pub(crate) async fn excluding<R>(
+        &self,
+        direction: Direction,
+        range: Range<u64>,
+        access: impl Future<Output = Result<R, Error>>,
+    ) -> Result<R, Error> {
+        if range.is_empty() {
+            return access.await;
+        }
+        let lock = self.lock(direction, range).await?;
+        let kept = pin!(async {
+            loop {
+                self.client.endpoint().sleep(ASKED_AGAIN).await;
+                if let Err(failure) = lock.ask(true).await {
+                    return failure;
+                }
+            }
+        });
+        // It goes on without the lock, so that it ends in order. Giving it back then fails.
+        let result = match select(pin!(access), kept).await {
+            Either::Left((result, _)) => result,
+            Either::Right((_, access)) => access.await,
+        };
+        let given_back = lock.give_back().await;
+        let result = result?;
+        given_back.map(|()| result).map_err(Error::from)
+    }
+
+    /// Waits for a lock.
+    async fn lock(&self, direction: Direction, range: Range<u64>) -> Result<RangeLock<'_, S>, Error> {
+        let inner = self.client.inner();
+        let lock = RangeLock {
+            file: self,
+            range: Region::new(range.start, range.end - range.start),
+            is_exclusive: direction == Direction::Write,
+            number: inner.connections.draw_number(),
+        };
+        let (deadline, mut pause) = (inner.deadline(), FIRST_PAUSE);
+        loop {
+            match lock.ask(false).await? {
+                0 => return Ok(lock),
+                ahead if inner.connections.endpoint().now() >= deadline => {
+                    // It is forgotten in any case.
+                    let _ = lock.give_back().await;
+                    let text = format!("bytes {} are locked by others, {ahead} of them are ahead", lock.range);
+                    return Err(Error::new(ErrorCode::Timeout, text));
+                }
+                _ => {
+                    self.client.endpoint().sleep(pause).await;
+                    pause = (2 * pause).min(LONGEST_PAUSE);
+                }
+            }
+        }
     }
 
     pub(crate) fn client(&self) -> &Client<S> {

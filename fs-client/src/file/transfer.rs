@@ -12,6 +12,8 @@
 //! **Source.** [PVFS-IB §2.1, §3.2.3] (server-based transfer), [PVFS-IB §4.1] (inline), [PVFS-IB
 //! §5] (list I/O).
 
+use std::ops::Range;
+
 use bmi::config::Lists;
 use bmi::hooks::mutated;
 use bmi::paths::Direction;
@@ -29,6 +31,13 @@ use crate::split::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
 
 /// Requests of one operation in progress at the same time, per server.
 const WINDOW: usize = 4;
+
+/// Returns the range of the file that contains all regions.
+fn hull(regions: &[Region]) -> Range<u64> {
+    let filled = regions.iter().copied().filter(|region| !region.is_empty());
+    let hull = filled.reduce(Region::hull).unwrap_or(Region::new(0, 0));
+    hull.offset..hull.offset.saturating_add(hull.len)
+}
 
 impl<S: Threading> File<S> {
     /// Returns how a read or write of `regions` would be carried out: the requests, and the path of
@@ -107,15 +116,23 @@ impl<S: Threading> File<S> {
     /// As [`File::read_at`]; `Invalid` if the lists differ in length.
     pub async fn read_list(&self, regions: &[Region], memory: impl Into<MemList>) -> Result<u64, Error> {
         let during = |error: Error| error.during(format!("read of {}", self.path()));
-        let plan = self.ready(Direction::Read, regions, memory.into()).await.map_err(during)?;
+        let read = self.read_regions(regions, memory.into());
+        match self.is_atomic() {
+            false => read.await.map_err(during),
+            true => Box::pin(self.excluding(Direction::Read, hull(regions), read)).await.map_err(during),
+        }
+    }
+
+    async fn read_regions(&self, regions: &[Region], memory: MemList) -> Result<u64, Error> {
+        let plan = self.ready(Direction::Read, regions, memory).await?;
         let sizes = match self.run(&plan).await {
             Ok(sizes) => sizes,
-            Err(error) => return Err(during(self.explain(error).await)),
+            Err(error) => return Err(self.explain(error).await),
         };
-        self.check_lengths(&sizes).await.map_err(during)?;
+        self.check_lengths(&sizes).await?;
         let end = |region: &Region| region.offset + region.len;
         let last = regions.iter().filter(|region| !region.is_empty()).map(end).max().unwrap_or(0);
-        let size = self.end_of(&sizes, last).await.map_err(during)?;
+        let size = self.end_of(&sizes, last).await?;
         let size = if mutated("client/short-read-reported-as-full") { last } else { size };
         Ok(regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum())
     }
@@ -154,11 +171,19 @@ impl<S: Threading> File<S> {
     /// As [`File::write_at`]; `Invalid` if the lists differ in length.
     pub async fn write_list(&self, regions: &[Region], memory: impl Into<MemList>) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("write of {}", self.path()));
-        self.client.withdraw_size(self.handle()).await.map_err(during)?;
-        let plan = self.ready(Direction::Write, regions, memory.into()).await.map_err(during)?;
+        let write = self.write_regions(regions, memory.into());
+        match self.is_atomic() {
+            false => write.await.map_err(during),
+            true => Box::pin(self.excluding(Direction::Write, hull(regions), write)).await.map_err(during),
+        }
+    }
+
+    async fn write_regions(&self, regions: &[Region], memory: MemList) -> Result<(), Error> {
+        self.client.withdraw_size(self.handle()).await?;
+        let plan = self.ready(Direction::Write, regions, memory).await?;
         match self.run(&plan).await {
             Ok(_) => Ok(()),
-            Err(error) => Err(during(self.explain(error).await)),
+            Err(error) => Err(self.explain(error).await),
         }
     }
 

@@ -120,6 +120,15 @@ pub(crate) fn stream_range(view: &FileView, offset: u64, total: u64) -> Result<R
     Ok(first..first + total)
 }
 
+/// Returns the range of the file that contains all bytes of an access; an empty one if there is no
+/// such access.
+fn hull(direction: Direction, view: &FileView, offset: u64, memory: &TypedMemory) -> Range<u64> {
+    let stream = memory.pieces_for(direction).and_then(|pieces| stream_range(view, offset, pieces.remaining()));
+    let stream = stream.ok().filter(|stream| !stream.is_empty());
+    let ends = stream.and_then(|stream| Some((view.offset_of(stream.start)?, view.offset_of(stream.end - 1)?)));
+    ends.map_or(0..0, |(first, last)| first..last + 1)
+}
+
 /// A view and memory, paired byte by byte.
 struct Paired<'a> {
     view: &'a FileView,
@@ -213,7 +222,12 @@ impl<S: Threading> File<S> {
     /// overlap. `TooLarge` if the view reaches beyond the largest offset of a file.
     pub async fn read_view(&self, view: &FileView, offset: u64, memory: impl Into<TypedMemory>) -> Result<u64, Error> {
         let during = |error: Error| error.during(format!("read of {}", self.path()));
-        self.read_with(view, offset, &memory.into(), None).await.map_err(during)
+        let (direction, memory) = (Direction::Read, memory.into());
+        let read = self.read_with(view, offset, &memory, None);
+        if !self.is_atomic() {
+            return read.await.map_err(during);
+        }
+        Box::pin(self.excluding(direction, hull(direction, view, offset, &memory), read)).await.map_err(during)
     }
 
     /// Reads through a view, perhaps together with others.
@@ -238,7 +252,12 @@ impl<S: Threading> File<S> {
     /// As [`File::write_at`]; those of [`File::read_view`].
     pub async fn write_view(&self, view: &FileView, offset: u64, memory: impl Into<TypedMemory>) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("write of {}", self.path()));
-        self.write_with(view, offset, &memory.into(), None).await.map_err(during)
+        let (direction, memory) = (Direction::Write, memory.into());
+        let write = self.write_with(view, offset, &memory, None);
+        if !self.is_atomic() {
+            return write.await.map_err(during);
+        }
+        Box::pin(self.excluding(direction, hull(direction, view, offset, &memory), write)).await.map_err(during)
     }
 
     /// Writes through a view, perhaps together with others.

@@ -92,6 +92,11 @@ impl<S: Threading> Connections<S> {
         self.servers.with(|servers| servers.avoided(now))
     }
 
+    /// Returns a number that no request and no lock of this client has.
+    pub(crate) fn draw_number(&self) -> u64 {
+        self.numbers.with(|numbers| numbers.draw(false))
+    }
+
     /// Returns the first endpoint. All endpoints share its clock.
     pub(crate) fn endpoint(&self) -> &Endpoint<S> {
         self.endpoints.first()

@@ -205,6 +205,11 @@ pub enum IodReply {
         /// The number of this start of the server, as in `Written`.
         start: u64,
     },
+    /// A lock is held, or waited for.
+    Locked {
+        /// The number of locks that others must give back before. It is held if there is none.
+        ahead: u32,
+    },
     /// The service of the server, and the state of its cache.
     CacheState(Box<CacheState>),
     /// How much of a range of a datafile is in the server's cache.

@@ -9,6 +9,7 @@ use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 use crate::identity::{Hello, Start, StoreId};
 use crate::joined::Joined;
 use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_SERVERS};
+use crate::region::Region;
 use crate::regions::Regions;
 
 /// The unique id of a request: the client and the client's own sequence number.
@@ -528,6 +529,29 @@ pub enum IodRequest {
         /// Number of bytes, at least one.
         len: u64,
     },
+    /// Asks for a lock of a range of the file, or asks again for one that is waited for or held. It
+    /// excludes the locks of others, and nothing else. Answered by `Locked`, at once; by `Stale` if
+    /// a lock that was held is lost, by `Busy` if there are too many. Who does not ask again for
+    /// ten seconds may lose it.
+    Lock {
+        /// The first datafile of the file. It need not exist.
+        datafile: DatafileHandle,
+        /// The bytes of the file.
+        range: Region,
+        /// True if it excludes every lock, false if it excludes exclusive ones.
+        exclusive: bool,
+        /// A number that no other lock of the client has.
+        number: u64,
+        /// True if the client had it already.
+        held: bool,
+    },
+    /// Gives a lock back, or stops to wait for it. Answered by `Done`; by `Stale` if it is lost.
+    Unlock {
+        /// The first datafile of the file.
+        datafile: DatafileHandle,
+        /// The number of the lock.
+        number: u64,
+    },
 }
 
 impl IodRequest {
@@ -568,6 +592,8 @@ impl IodRequest {
             IodRequest::CacheState { .. } => "cache state",
             IodRequest::CacheCoverage { .. } => "cache coverage",
             IodRequest::ReadShared { .. } => "read shared",
+            IodRequest::Lock { .. } => "lock",
+            IodRequest::Unlock { .. } => "unlock",
         }
     }
 }

@@ -17,7 +17,8 @@
 //!
 //! The buffers come from zones ([`bmi::memory::zone`]), shared fairly by the clients. Units of
 //! concurrent requests take turns between *clients*, at the network and at the disk
-//! (`iod/turns.rs`). Small requests wait for neither: only the units in progress are ahead of them.
+//! (`iod/order/turns.rs`). Small requests wait for neither: only the units in progress are ahead of
+//! them.
 //!
 //! **Invariants**
 //! 1. An error names the ranges that were not written or read. All others were.
@@ -47,12 +48,11 @@
 mod caches;
 mod join;
 mod membership;
+mod order;
 mod places;
 mod read;
 mod shared;
 mod transfer;
-mod truncates;
-mod turns;
 mod write;
 
 use std::cell::RefCell;
@@ -79,11 +79,12 @@ use crate::service::{Answer, Context, Handler};
 use crate::store::{DataStore, Held, StoreHandle};
 use join::Joins;
 pub use membership::{LabelLock, Membership};
+use order::locks::Locks;
+use order::truncates::Truncates;
 use places::{Places, Scratch};
 use shared::ExposedViews;
 use tokio::sync::Mutex;
 use transfer::Stages;
-use truncates::Truncates;
 
 /// How long a request for the size and use of the store waits for the disk.
 const STAT_PATIENCE: Duration = Duration::from_millis(100);
@@ -154,6 +155,7 @@ pub struct IodParts<S> {
     creating: Arc<Mutex<()>>,
     truncates: Arc<Truncates>,
     joins: Arc<Joins>,
+    locks: Arc<Locks>,
 }
 
 /// An I/O server at one endpoint. Pass it to [`crate::service::serve`].
@@ -201,8 +203,8 @@ impl<S: StoreHandle> Iod<S> {
             .with(|endpoint| (endpoint.transport().capabilities().one_sided, endpoint.config().tuning.in_flight_bytes));
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
         let (labels, creating) = (Arc::default(), Arc::default());
-        let (truncates, joins) = (Arc::default(), Arc::default());
-        let parts = IodParts { store, zones, stages, settings, start: 0, labels, creating, truncates, joins };
+        let (truncates, joins, locks) = (Arc::default(), Arc::default(), Arc::default());
+        let parts = IodParts { store, zones, stages, settings, start: 0, labels, creating, truncates, joins, locks };
         Ok(parts.at(endpoint, 0))
     }
 
@@ -300,7 +302,14 @@ impl<S: StoreHandle> Iod<S> {
         results
     }
 
-    async fn execute(&self, context: &Context, request: IodRequest, call: &Incoming) -> Result<IodReply, FsError> {
+    /// Carries out a request of the client with this number.
+    async fn execute(
+        &self,
+        context: &Context,
+        client: u128,
+        request: IodRequest,
+        call: &Incoming,
+    ) -> Result<IodReply, FsError> {
         if request.is_the_managers() {
             self.check_manager(context, &request)?;
         }
@@ -373,6 +382,15 @@ impl<S: StoreHandle> Iod<S> {
                 self.store.advise(datafile, hints);
                 Ok(IodReply::Done)
             }
+            IodRequest::Lock { datafile, range, exclusive, number, held } => {
+                let (owner, now) = ((client, number), self.endpoint.now());
+                let ahead = self.locks.ask(datafile, owner, (range, exclusive), held, now)?;
+                Ok(IodReply::Locked { ahead })
+            }
+            IodRequest::Unlock { datafile, number } => {
+                self.locks.give_back(datafile, (client, number))?;
+                Ok(IodReply::Done)
+            }
             IodRequest::CacheState { after, files } => self.cache_state(context, after, files),
             IodRequest::CacheCoverage { datafile, offset, len } => {
                 Ok(self.cache_coverage(datafile, Region::new(offset, len)))
@@ -425,6 +443,7 @@ fn check_data(call: &Incoming, direction: Direction, total: u64) -> Result<(), F
 #[async_trait(?Send)]
 impl<S: StoreHandle> Handler for Iod<S> {
     async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer {
+        let client = request.id.client;
         let RequestBody::Iod(body) = request.body else {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is an I/O server, not the manager"));
         };
@@ -440,7 +459,7 @@ impl<S: StoreHandle> Handler for Iod<S> {
             IodRequest::ReadView { datafile, part, joined } => {
                 self.read_view(context, call, datafile, (&part, joined)).await.unwrap_or_else(Answer::error)
             }
-            other => Answer::from(self.execute(context, other, call).await.map(Into::into)),
+            other => Answer::from(self.execute(context, client, other, call).await.map(Into::into)),
         };
         if is_long {
             yield_now().await;

@@ -30,8 +30,8 @@ use bmi::{Incoming, MemSlice, Memory, PeerId};
 use fs_proto::{ErrorCode, FsError, Region};
 use futures_util::stream::{self, StreamExt};
 
+use super::order::turns::Turns;
 use super::places::{Listed, Places};
-use super::turns::Turns;
 use super::{Client, Iod};
 use crate::service::Context;
 use crate::store::{DataStore, DiskTurn, Lends, StoreHandle};

@@ -1,5 +1,6 @@
 //! The client and real servers in the simulator, also behind a relay that misbehaves.
 
+mod atomic;
 mod caches;
 mod faults;
 mod file_system;

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi::group::{Group, GroupError, GroupOptions, Groups};
-use bmi::{Config, Time};
+use bmi::{Config, Memory, Time};
 use bmi_sim::Node;
-use fs_client::{Client, ClientOptions, CollectiveError, CollectiveOptions, Done, Way};
+use fs_client::{Client, ClientOptions, CollectiveError, CollectiveOptions, Datatype, Done, FileView, Way};
 use fs_server::embedded::ClusterOptions;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 
 use super::file_system::{Setting, setting};
 use crate::support::bodies::{self, path, striped};
@@ -56,6 +56,38 @@ fn every_way_moves_the_same_bytes() {
         let setting = setting(40 + u64::from(size), ClusterOptions::with_iods(iods));
         run(&setting, size, move |client, group| async move {
             together::everything(&client, &group, striped(strip, iods as u32)).await;
+            group.leave().await.unwrap();
+        });
+    }
+}
+
+/// All members write the same bytes of the file, while another client does so, too.
+#[test]
+fn an_atomic_operation_is_done_as_a_whole() {
+    for way in [None, Some(Way::Extended), Some(Way::Independent)] {
+        let setting = setting(51, ClusterOptions::with_iods(2));
+        run(&setting, 3, move |client, group| async move {
+            let file = together::open(&client, &group, "/whole", &striped(4096, 2)).await.atomic(true);
+            let (view, rank) = (FileView::new(0, Datatype::BYTE, Datatype::BYTE).unwrap(), group.rank() as u8);
+            let options = way.into_iter().fold(CollectiveOptions::default(), CollectiveOptions::way).buffer(1 << 16);
+            for _ in 0..3 {
+                let memory = Memory::from(vec![rank; 300_000]);
+                let together = file.write_all(&group, &view, 0, (&memory).into(), options.clone());
+                let alone = async {
+                    if rank == 1 {
+                        file.write_at(100_000, Memory::from(vec![9; 150_000])).await.unwrap();
+                    }
+                };
+                let (together, ()) = join(together, alone).await;
+                together.unwrap();
+                group.barrier().await.unwrap();
+                let found = Memory::from(vec![0; 300_000]);
+                file.read_all(&group, &view, 0, (&found).into(), options.clone()).await.unwrap();
+                let found = found.to_vec();
+                let same = |bytes: &[u8]| bytes.windows(2).all(|two| two[0] == two[1]);
+                assert!(same(&found[100_000..250_000]), "{way:?}");
+                assert!(same(&[&found[..100_000], &found[250_000..]].concat()) && found[0] == 2, "{way:?}");
+            }
             group.leave().await.unwrap();
         });
     }

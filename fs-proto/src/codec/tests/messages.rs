@@ -172,6 +172,16 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
         datafile().prop_map(|datafile| IodRequest::Getsize { datafile }),
         Just(IodRequest::Statfs),
         (datafile(), hints()).prop_map(|(datafile, hints)| IodRequest::Advise { datafile, hints }),
+        (datafile(), any::<(u64, u64, u64, bool, bool)>()).prop_map(
+            |(datafile, (offset, len, number, exclusive, held))| IodRequest::Lock {
+                datafile,
+                range: Region::new(offset, len),
+                exclusive,
+                number,
+                held
+            }
+        ),
+        (datafile(), any::<u64>()).prop_map(|(datafile, number)| IodRequest::Unlock { datafile, number }),
         (option::of(datafile()), any::<u32>()).prop_map(|(after, files)| IodRequest::CacheState { after, files }),
         (datafile(), any::<(u64, u64)>()).prop_map(|(datafile, (offset, len))| IodRequest::CacheCoverage {
             datafile,
@@ -354,6 +364,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
     let iod = prop_oneof![
         Just(IodReply::Done),
         any::<(u64, u64, u64)>().prop_map(|(len, size, start)| IodReply::Written { len, size, start }),
+        any::<u32>().prop_map(|ahead| IodReply::Locked { ahead }),
         any::<(u64, u64)>().prop_map(|(len, size)| IodReply::Read { len, size }),
         any::<(u64, u64)>().prop_map(|(size, mtime_ns)| IodReply::Held { size, mtime_ns }),
         any::<(u64, u64, u64, u64)>().prop_map(|(capacity, free, datafiles, disk)| IodReply::Stat(IodStat {

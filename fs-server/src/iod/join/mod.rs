@@ -53,9 +53,9 @@ use futures_util::future::join;
 
 pub(super) use self::units::Joins;
 use self::units::{Ahead, AheadWork, Next, Part, Unit, Waiting, Work};
+use super::order::turns::Turn;
 use super::places::Places;
 use super::transfer::is_small;
-use super::turns::Turn;
 use super::{Client, Iod, check_data};
 use crate::service::{Answer, Context, Handler, ReadData};
 use crate::store::{DataStore, Lends, StoreHandle};

@@ -70,6 +70,9 @@ struct State {
     marks: Vec<u64>,
     /// The bytes at the front that are written, or read.
     ready: u64,
+    /// The bytes at the front that are written, or are being written ahead. They take no more: a
+    /// request that came twice may have been taken for another one that is still to come.
+    closed: u64,
     /// What becomes of what is complete at the front.
     ahead: AheadState,
 }
@@ -118,7 +121,10 @@ impl Joins {
         let mut state = lock(&unit.state);
         state.last = now;
         let number = state.marks.len();
-        state.marks.push(0);
+        // Requests beyond these have no mark, and nothing is written ahead then.
+        if number <= MOST_MARKS {
+            state.marks.push(0);
+        }
         drop(state);
         Ok(Some(Part { joins: self, key, unit, number, came: false }))
     }
@@ -152,6 +158,7 @@ impl Joins {
             coverage,
             marks: Vec::new(),
             ready: 0,
+            closed: 0,
             ahead: AheadState::Idle,
         };
         let unit = Arc::new(Unit { joined, patience, state: Mutex::new(state), changed: Notify::new() });
@@ -216,7 +223,7 @@ pub(super) enum Ahead {
 impl Part<'_> {
     /// Notes that the request has copied all of its bytes, or will copy no more.
     pub(super) fn contributed(&self) {
-        lock(&self.unit.state).marks[self.number] = u64::MAX;
+        lock(&self.unit.state).mark(self.number, u64::MAX);
         self.unit.changed.notify_waiters();
     }
 
@@ -224,7 +231,8 @@ impl Part<'_> {
     /// ends.
     pub(super) fn ahead(&self) -> Ahead {
         let mut state = lock(&self.unit.state);
-        if state.marks[self.number] == u64::MAX || !matches!(state.phase, Phase::Open) {
+        let contributes = state.marks.get(self.number).is_some_and(|mark| *mark < u64::MAX);
+        if !contributes || !matches!(state.phase, Phase::Open) {
             return Ahead::End;
         }
         let Some(mut end) = state.complete(&self.unit.joined).filter(|end| *end >= state.ready + STEP) else {
@@ -239,7 +247,7 @@ impl Part<'_> {
             end = last.offset + last.len;
         }
         steps(runs.len());
-        state.ahead = AheadState::Busy;
+        (state.ahead, state.closed) = (AheadState::Busy, end);
         Ahead::Write { memory, runs, end }
     }
 
@@ -261,7 +269,7 @@ impl Part<'_> {
             return;
         }
         let mut state = lock(&self.unit.state);
-        state.marks[self.number] = u64::MAX;
+        state.mark(self.number, u64::MAX);
         state.came += 1;
         if state.came < self.unit.joined.requests() {
             return;
@@ -323,6 +331,12 @@ impl Drop for AheadWork<'_> {
 }
 
 impl State {
+    fn mark(&mut self, number: usize, at: u64) {
+        if let Some(mark) = self.marks.get_mut(number) {
+            *mark = at;
+        }
+    }
+
     /// Returns how many bytes at the front no request will change, if that can be said. Nobody
     /// writes ahead at the moment then.
     fn complete(&self, joined: &Joined) -> Option<u64> {
@@ -483,9 +497,15 @@ impl Part<'_> {
             if let Some(piece) = [first, last].into_iter().find(|piece| piece.hull(unit) != unit) {
                 return Err(FsError::new(ErrorCode::Invalid, format!("{piece} is not in the unit, {unit}")));
             }
-            let end = last.offset + last.len - unit.offset;
+            let (begin, end) = (first.offset - unit.offset, last.offset + last.len - unit.offset);
             let mut state = lock(&self.unit.state);
-            let State { phase, memory, coverage, marks, ready, .. } = &mut *state;
+            if is_write && begin < state.closed && !mutated("iod/join-takes-what-was-written-ahead") {
+                return Ok(Copied::Over);
+            }
+            if is_write && matches!(state.phase, Phase::Open) {
+                state.mark(self.number, end);
+            }
+            let State { phase, memory, coverage, ready, .. } = &mut *state;
             let memory = match (&*phase, is_write) {
                 (Phase::Done(Err(error)), false) => return Err(error.clone()),
                 (Phase::Open, true) | (Phase::Done(Ok(())), false) => memory.as_ref(),
@@ -502,7 +522,6 @@ impl Part<'_> {
             done += match is_write {
                 true => {
                     coverage.mark_all(found, unit.offset);
-                    marks[self.number] = end;
                     scatter(memory, &rest, found, unit.offset)
                 }
                 false => gather(memory, &rest, found, unit.offset),

@@ -181,6 +181,14 @@ impl Server {
         }
     }
 
+    /// Asks for as many locks as a server has.
+    fn fill_locks(&self) {
+        for first in (0..4096).step_by(256) {
+            let all = (0..256).map(|number| self.client.iod(self.peer, lock(1 + first / 256, number)));
+            self.world.block_on(join_all(all)).into_iter().for_each(|done| drop(done.unwrap()));
+        }
+    }
+
     /// Writes a byte to each of some datafiles.
     fn touch(&self, files: std::ops::Range<u64>) {
         let (one, byte) = (regions(&[(0, 1)]), MemList::from(vec![1]));
@@ -190,6 +198,11 @@ impl Server {
             self.world.block_on(join_all(all)).into_iter().for_each(|done| drop(done.unwrap()));
         }
     }
+}
+
+fn lock(number: u64, lock: u64) -> IodRequest {
+    let range = Region::new(0, u64::MAX);
+    IodRequest::Lock { datafile: file(number), range, exclusive: true, number: lock, held: false }
 }
 
 /// As many datafiles as a request may name: one, and others from a number on.
@@ -258,6 +271,19 @@ rows! { ROWS of IodRequest for Server {
     };
     IodRequest::ReadShared { .. } => "a whole window, while most of the cache is dirty", 3 * DATAFILES, |server| {
         server.cost(IodRequest::ReadShared { datafile: file(8), offset: 0, len: VIEW_WINDOW })
+    };
+    IodRequest::Lock { .. } => "behind most others, and of one datafile more than there is room for", LIST, |server| {
+        server.fill_locks();
+        let one = server.cost(lock(1, 255));
+        let refused = cost_on(&server.world, &server.node, async || {
+            let refused = server.client.iod(server.peer, lock(99, 1)).await.unwrap_err();
+            assert_eq!(refused.code, ErrorCode::Busy);
+        });
+        one.max(refused)
+    };
+    IodRequest::Unlock { .. } => "the last of most", LIST, |server| {
+        server.fill_locks();
+        server.cost(IodRequest::Unlock { datafile: file(1), number: 255 })
     };
 } }
 

@@ -132,6 +132,35 @@ fn the_disk_is_used_once_for_all_clients() {
     }
 }
 
+/// Replays a defect: of a request that comes twice, as after a reconnect, one was taken for that of
+/// another client. What the front of the unit had then was written ahead, and what the other client
+/// brought for it was acknowledged and never written.
+#[test]
+fn a_request_that_comes_twice_stands_for_no_other() {
+    let shared = Shared { clients: 2, count: 60_000, ..LARGE };
+    // The other client has few bytes, at the front, so it is done before the first one.
+    let few = Shared { count: 10, ..shared };
+    for delay in 10..40 {
+        let (server, clients) = start(3);
+        server.world.block_on(async {
+            prepare(&clients[0], &shared).await;
+            let late = async {
+                let (client, iod) = &clients[1];
+                client.endpoint.sleep(Duration::from_micros(10 * delay)).await;
+                let (part, joined) = (few.part(1), Some(shared.joined()));
+                let request = IodRequest::WriteView { datafile: file(1), part, joined };
+                client.iod_with(*iod, request, Body::Out(MemList::from(few.bytes(1)))).await
+            };
+            let twice = join(write(&clients[0], &shared, 0), write(&clients[2], &shared, 0));
+            let ((one, again), other) = join(twice, late).await;
+            assert!(one.is_ok() && again.is_ok() && other.is_ok());
+            let (mut expected, front) = (shared.filled([0]), few.filled(0..2));
+            expected[..front.len()].copy_from_slice(&front);
+            assert!(whole(&clients[0], &shared).await == expected, "{delay}");
+        });
+    }
+}
+
 /// The first units wait a while for the client that does not come, later ones hardly.
 #[test]
 fn a_laggard_does_not_stop_the_others() {

@@ -31,7 +31,7 @@ use crate::lock::lock;
 
 /// The places and the clients that wait for one. A clone is another handle to the same places.
 #[derive(Clone)]
-pub(super) struct Turns<C: Copy + Ord>(Arc<Mutex<Row<C>>>);
+pub(in crate::iod) struct Turns<C: Copy + Ord>(Arc<Mutex<Row<C>>>);
 
 struct Row<C: Copy + Ord> {
     free: usize,
@@ -41,7 +41,7 @@ struct Row<C: Copy + Ord> {
 }
 
 /// A place, held until it is dropped.
-pub(super) struct Turn<C: Copy + Ord>(Option<Turns<C>>);
+pub(in crate::iod) struct Turn<C: Copy + Ord>(Option<Turns<C>>);
 
 impl<C: Copy + Ord> Drop for Turn<C> {
     fn drop(&mut self) {
@@ -52,12 +52,12 @@ impl<C: Copy + Ord> Drop for Turn<C> {
 }
 
 impl<C: Copy + Ord> Turns<C> {
-    pub(super) fn new(places: usize) -> Turns<C> {
+    pub(in crate::iod) fn new(places: usize) -> Turns<C> {
         Turns(Arc::new(Mutex::new(Row { free: places.max(1), clients: VecDeque::new(), waiting: BTreeMap::new() })))
     }
 
     /// Waits for a turn of `client`.
-    pub(super) async fn take(&self, client: C) -> Turn<C> {
+    pub(in crate::iod) async fn take(&self, client: C) -> Turn<C> {
         let (sender, receiver) = oneshot::channel();
         {
             let mut row = lock(&self.0);
@@ -78,7 +78,7 @@ impl<C: Copy + Ord> Turns<C> {
     /// Runs `work` in a turn of `client`. `work` is called when the turn has come. After `patience`
     /// the turn passes to another client, and the work continues without it. So stalled work does
     /// not stop others.
-    pub(super) async fn during<F: Future>(
+    pub(in crate::iod) async fn during<F: Future>(
         &self,
         client: C,
         work: impl FnOnce() -> F,

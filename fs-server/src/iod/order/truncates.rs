@@ -28,7 +28,7 @@ use crate::store::DataStore;
 
 /// The order of the requests about prepared changes.
 #[derive(Debug, Default)]
-pub(super) struct Truncates {
+pub(in crate::iod) struct Truncates {
     one: Mutex<()>,
     state: std::sync::Mutex<State>,
 }
@@ -54,7 +54,7 @@ impl State {
 }
 
 impl Truncates {
-    pub(super) async fn prepare(
+    pub(in crate::iod) async fn prepare(
         &self,
         store: &(impl DataStore + ?Sized),
         datafile: DatafileHandle,
@@ -73,7 +73,7 @@ impl Truncates {
     }
 
     /// Carries out a change that was prepared with a number below `before`.
-    pub(super) async fn commit(
+    pub(in crate::iod) async fn commit(
         &self,
         store: &(impl DataStore + ?Sized),
         (datafile, cut, size): (DatafileHandle, u64, u64),
@@ -96,7 +96,7 @@ impl Truncates {
         Ok(())
     }
 
-    pub(super) async fn cancel(
+    pub(in crate::iod) async fn cancel(
         &self,
         store: &(impl DataStore + ?Sized),
         before: u64,
