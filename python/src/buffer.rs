@@ -63,8 +63,8 @@ static RETURNED: Mutex<Vec<View>> = Mutex::new(Vec::new());
 /// Puts a view aside when the engine lets go, and then ends the wait of its [`Lease`].
 struct Keep(Option<View>, #[expect(dead_code, reason = "it is dropped")] oneshot::Sender<()>);
 
-/// Ends when the engine has let go of a buffer: as a rule just after the operation, and on another
-/// thread. Awaited behind an operation, the program may resize its buffer at once.
+/// Ends when the engine has let go of a buffer: as a rule just after the operation, and on any
+/// thread.
 pub(crate) type Lease = oneshot::Receiver<()>;
 
 impl Drop for Keep {

@@ -1,5 +1,7 @@
 //! `bmi.Client`, and its form for `asyncio`.
 
+use std::time::Duration;
+
 use bmi::rpc::Reply;
 use pyo3::prelude::*;
 
@@ -10,6 +12,8 @@ use crate::operation::{self, Home, How, seconds};
 #[pyclass(frozen, subclass)]
 pub(crate) struct Client {
     client: Home<bmi::Client>,
+    /// Time for a call that does not set its own.
+    timeout: Duration,
 }
 
 #[pymethods]
@@ -28,8 +32,9 @@ impl Client {
         spread: bool,
         protocol: u32,
     ) -> PyResult<Client> {
+        let timeout = seconds(timeout)?;
         let mut settings = bmi::Client::builder()
-            .timeout(seconds(timeout)?)
+            .timeout(timeout)
             .max_calls(max_calls)
             .max_reply(max_reply)
             .max_bytes(max_bytes)
@@ -38,7 +43,7 @@ impl Client {
         if spread {
             settings = settings.spread();
         }
-        Ok(Client { client: Home::new(settings.to(addrs)) })
+        Ok(Client { client: Home::new(settings.to(addrs)), timeout })
     }
 
     /// Makes a call. Returns the reply's bytes, its data, and the length of that.
@@ -54,7 +59,8 @@ impl Client {
         idempotent: bool,
     ) -> PyResult<Py<PyAny>> {
         let client = self.client.get()?;
-        let mut call = client.call(request);
+        let timeout = timeout.map_or(Ok(self.timeout), seconds)?;
+        let mut call = client.call(request).timeout(timeout);
         let mut leases = Vec::new();
         if let Some(Source(data, lease)) = data {
             call = call.data(data);
@@ -64,15 +70,14 @@ impl Client {
             call = call.data_into(memory);
             leases.push(lease);
         }
-        if let Some(timeout) = timeout {
-            call = call.timeout(seconds(timeout)?);
-        }
         if idempotent {
             call = call.idempotent();
         }
         let call = call.into_future();
         let handle = handle(py, client)?;
-        let made = operation::and_return(handle.clone(), leases, async { Ok(call.await?) });
+        let sleeper = handle.clone();
+        let limit = move || async move { sleeper.sleep(timeout).await };
+        let made = operation::and_return(leases, limit, async { Ok(call.await?) });
         operation::run(py, how, Some(&handle), made, |py, reply: Reply| {
             let (bytes, data) = (buffer::copied(py, &reply.bytes), buffer::copied(py, &reply.data));
             Ok((bytes, data, reply.data_len).into_pyobject(py)?.into_any().unbind())

@@ -68,10 +68,10 @@ impl Cluster {
     where
         F: Future<Output = Result<(SharedFile, Option<Draft<AnyThread>>), Error>> + Send + 'static,
     {
-        let handle = self.0.get()?.handle.clone();
-        self.run(py, how, work, |py, (file, draft)| {
+        let (handle, timeout) = (self.0.get()?.handle.clone(), self.0.get()?.options.timeout);
+        self.run(py, how, work, move |py, (file, draft)| {
             let draft = Arc::new(Mutex::new(draft.map(Arc::new)));
-            Ok(Py::new(py, File { file: Home::new(file), handle: Home::new(handle), draft })?.into_any())
+            Ok(Py::new(py, File { file: Home::new(file), handle: Home::new(handle), timeout, draft })?.into_any())
         })
     }
 }
@@ -202,6 +202,8 @@ impl Cluster {
 pub(crate) struct File {
     file: Home<SharedFile>,
     handle: Home<Handle>,
+    /// Time limit of a single request.
+    timeout: Duration,
     /// What publishes it, if it has no name yet.
     draft: Slot,
 }
@@ -222,7 +224,9 @@ impl File {
         F: Future<Output = Result<T, Error>> + Send + 'static,
     {
         let (work, handle) = (work(self.file.get()?.clone()), self.handle.get()?);
-        let done = operation::and_return(handle.clone(), lease, async { Ok(work.await?) });
+        let (sleeper, timeout) = (handle.clone(), self.timeout);
+        let limit = move || async move { sleeper.sleep(timeout).await };
+        let done = operation::and_return(lease, limit, async { Ok(work.await?) });
         operation::run(py, how, Some(handle), done, finish)
     }
 

@@ -3,10 +3,9 @@
 //! A blocking wait looks for signals every [`TICK`], so that Ctrl-C ends it: only the interpreter
 //! knows that one came. The future is dropped then, as when a task of `asyncio` is cancelled.
 
-use std::future::{Future, poll_fn};
 use std::mem::ManuallyDrop;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
@@ -15,7 +14,7 @@ use std::time::Duration;
 use bmi::Handle;
 use bmi::runtime::Instant;
 use futures_util::FutureExt;
-use futures_util::future::select;
+use futures_util::future::{join_all, select};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -29,16 +28,18 @@ const TICK: Duration = Duration::from_millis(100);
 /// Who waits: nobody but the calling thread, or a future of `asyncio` in the care of a driver.
 pub(crate) type How<'py> = Option<(Bound<'py, Driver>, Bound<'py, PyAny>)>;
 
-/// Runs an operation and then waits, for a short time, until the engine has let go of its buffers.
-/// So the program may resize them when the operation has ended well.
-pub(crate) async fn and_return<T>(
-    handle: Handle,
+/// Runs an operation. If that ends well, waits until the engine has let go of its buffers, so that
+/// the program may resize them. As a rule it has, or its next poll does. A peer that goes on to
+/// claim memory that it has answered for is waited for until `limit` ends.
+pub(crate) async fn and_return<T, L: Future>(
     leases: impl IntoIterator<Item = Lease>,
+    limit: impl FnOnce() -> L,
     operation: impl Future<Output = Result<T, Raised>>,
 ) -> Result<T, Raised> {
     let value = operation.await?;
-    for lease in leases {
-        select(lease, pin!(handle.sleep(TICK))).await;
+    let mut returned = join_all(leases);
+    if (&mut returned).now_or_never().is_none() {
+        select(returned, pin!(limit())).await;
     }
     Ok(value)
 }
@@ -60,9 +61,18 @@ pub(crate) fn run<T: Send + 'static>(
         ended.unwrap_or_else(|_| Err(PyRuntimeError::new_err("a bug: the operation panicked; see stderr").into()))
     });
     let Some((driver, waits)) = how else {
-        let ended = py.detach(|| match handle {
-            Some(handle) => handle.block_on(until_signal(handle, guarded)),
-            None => park(guarded),
+        let ended = py.detach(|| {
+            let mut guarded = pin!(guarded);
+            loop {
+                let ended = match handle {
+                    Some(handle) => handle.block_on_for(guarded.as_mut(), TICK),
+                    None => park(guarded.as_mut()),
+                };
+                match ended {
+                    Some(ended) => break ended,
+                    None => Python::attach(|py| py.check_signals())?,
+                }
+            }
         });
         // The operation's own memory is free again, unless it was interrupted.
         buffer::release(py);
@@ -78,31 +88,8 @@ pub(crate) fn run<T: Send + 'static>(
     Ok(key.into_pyobject(py)?.into_any().unbind())
 }
 
-/// Waits for an operation, and looks for signals meanwhile.
-async fn until_signal<T>(handle: &Handle, operation: impl Future<Output = Result<T, Raised>>) -> Result<T, Raised> {
-    let mut operation = pin!(operation);
-    let mut tick = None;
-    poll_fn(|cx| {
-        loop {
-            if let Poll::Ready(ended) = operation.as_mut().poll(cx) {
-                return Poll::Ready(ended);
-            }
-            let tick = tick.get_or_insert_with(|| Box::pin(handle.sleep(TICK)));
-            match tick.as_mut().poll(cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(slept) => {
-                    slept?;
-                    Python::attach(|py| py.check_signals())?;
-                }
-            }
-            *tick = Box::pin(handle.sleep(TICK));
-        }
-    })
-    .await
-}
-
-/// Waits for an operation that others drive, and looks for signals meanwhile.
-fn park<T>(operation: impl Future<Output = Result<T, Raised>>) -> Result<T, Raised> {
+/// Waits for an operation that others drive, for a [`TICK`] at most.
+fn park<F: Future>(mut operation: Pin<&mut F>) -> Option<F::Output> {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -110,16 +97,16 @@ fn park<T>(operation: impl Future<Output = Result<T, Raised>>) -> Result<T, Rais
         }
     }
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut operation = pin!(operation);
+    let since = Instant::now();
     loop {
         if let Poll::Ready(ended) = operation.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return ended;
+            return Some(ended);
         }
-        let since = Instant::now();
-        thread::park_timeout(TICK);
-        if since.elapsed() >= TICK {
-            Python::attach(|py| py.check_signals())?;
+        let left = TICK.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            return None;
         }
+        thread::park_timeout(left);
     }
 }
 

@@ -9,13 +9,14 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bmi::{Error, ErrorKind, rpc};
+use bmi::runtime::sleep_until;
+use bmi::{Error, ErrorKind, Memory};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::buffer::{self, Sink, Source};
+use crate::buffer::{self, Lease, Sink, Source};
 use crate::error::{Raised, of_handler};
 use crate::operation::{self, Home, How, seconds};
 
@@ -162,6 +163,25 @@ impl Call {
         let answering = lock(&self.answering);
         answering.as_ref().map(|(call, _)| Arc::clone(call)).ok_or_else(answered)
     }
+
+    /// Copies the beginning of the data into memory.
+    fn fetch(
+        &self,
+        memory: Memory,
+        lease: Option<Lease>,
+    ) -> PyResult<impl Future<Output = Result<(), Raised>> + use<>> {
+        let call = self.call()?;
+        let deadline = call.deadline();
+        let fetching = async move {
+            match memory.is_empty() {
+                // A call without data has nothing to be fetched.
+                true => Ok(()),
+                false => Ok(call.data_into(memory).await?),
+            }
+        };
+        let fetched = operation::and_return(lease, move || sleep_until(deadline), fetching);
+        Ok(in_runtime(self.runtime.clone(), fetched))
+    }
 }
 
 #[pymethods]
@@ -180,18 +200,15 @@ impl Call {
 
     /// Returns the data that came with the request.
     fn data(&self, py: Python<'_>, how: How<'_>) -> PyResult<Py<PyAny>> {
-        let (call, len) = (self.call()?, usize::try_from(self.data_len).map_err(|_| buffer::too_long())?);
+        let len = usize::try_from(self.data_len).map_err(|_| buffer::too_long())?;
         let (bytes, memory) = buffer::unfilled(py, len)?;
-        // Nothing is to be fetched without data.
-        let fetching = async move { if len == 0 { Ok(()) } else { Ok(call.data_into(memory).await?) } };
-        operation::run(py, how, None, in_runtime(self.runtime.clone(), fetching), |_, ()| Ok(bytes.into_any()))
+        operation::run(py, how, None, self.fetch(memory, None)?, |_, ()| Ok(bytes.into_any()))
     }
 
     /// Copies the beginning of the data into a buffer, until that is full.
     fn data_into(&self, py: Python<'_>, how: How<'_>, into: Sink) -> PyResult<Py<PyAny>> {
-        let call = self.call()?;
-        let fetching = in_runtime(self.runtime.clone(), async move { Ok(call.data_into(into.0).await?) });
-        operation::run(py, how, None, fetching, |py, ()| Ok(py.None()))
+        let Sink(memory, lease) = into;
+        operation::run(py, how, None, self.fetch(memory, Some(lease))?, |py, ()| Ok(py.None()))
     }
 
     /// Replies.
@@ -204,17 +221,20 @@ impl Call {
                 return Err(PyRuntimeError::new_err("the call's data is being fetched: wait for that first"));
             }
         };
-        let mut replying: rpc::Replying = call.reply(reply);
-        if let Some(Source(data, _)) = data {
-            replying = replying.data(data);
-        }
-        let replied = in_runtime(self.runtime.clone(), async move {
+        let deadline = call.deadline();
+        let replying = call.reply(reply);
+        let (replying, lease) = match data {
+            Some(Source(data, lease)) => (replying.data(data), Some(lease)),
+            None => (replying, None),
+        };
+        let sending = async move {
             let sent = replying.await;
             // Nobody waits for it if the deadline has passed.
             let _ = done.send(sent.clone());
             Ok(sent?)
-        });
-        operation::run(py, how, None, replied, |py, ()| Ok(py.None()))
+        };
+        let replied = operation::and_return(lease, move || sleep_until(deadline), sending);
+        operation::run(py, how, None, in_runtime(self.runtime.clone(), replied), |py, ()| Ok(py.None()))
     }
 
     /// Ends the call with an error, unless it was answered.

@@ -6,6 +6,7 @@ import faulthandler
 import os
 import subprocess
 import threading
+from pathlib import Path
 from typing import Any, Iterator, List
 
 import bmi
@@ -39,9 +40,13 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.write_line(f"test result: {passed} passed; {failed + errors} failed; {skipped} ignored")
 
 
-@pytest.fixture(params=["tcp://127.0.0.1:0", "shm://"])
-def server(request: pytest.FixtureRequest, tmp_path: object) -> Iterator[bmi.Server]:
-    addr = request.param if request.param != "shm://" else f"shm://{tmp_path}/socket"
+@pytest.fixture(params=["tcp", "shm"])
+def addr(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "tcp://127.0.0.1:0" if request.param == "tcp" else f"shm://{tmp_path}/socket"
+
+
+@pytest.fixture
+def server(addr: str) -> Iterator[bmi.Server]:
     server = bmi.Server(addr)
     serving = threading.Thread(target=server.serve, args=(echo,), kwargs={"threads": 2})
     serving.start()

@@ -12,6 +12,9 @@ import bmi
 import pytest
 from bmi import errors
 
+#: Data that goes with a message, fills what a call offers, and is fetched.
+LENGTHS = (1, 4096, 65536, 1_000_000)
+
 
 def test_a_call_brings_request_and_data_there_and_back(client: bmi.Client) -> None:
     for length in (0, 8, 4096, 65536, 3_000_000):
@@ -26,9 +29,51 @@ def test_whatever_has_bytes_is_sent_and_received_into(client: bmi.Client) -> Non
     into = bytearray(b"x" * 70_000)
     reply = client.call(b"make 70000", into=into)
     assert reply == bmi.Reply(b"made", b"", 70_000) and into == bytes(70_000)
-    # The transport has let go of both.
-    into.extend(b"!")
-    numbers.append(1.0)
+
+
+def test_buffers_are_the_programs_again_after_each_call(client: bmi.Client) -> None:
+    for length in LENGTHS * 10:
+        data, into = bytearray(length), bytearray(length)
+        client.call(b"", data=data)
+        client.call(b"make %d" % length, into=into)
+        # Neither could be resized if the transport had a view of it.
+        data.append(1)
+        into.append(1)
+
+
+def test_buffers_of_a_handler_are_the_programs_again_too(addr: str) -> None:
+    with bmi.Server(addr) as server, bmi.Client(server.addrs) as client:
+
+        def calls() -> None:
+            for length in LENGTHS * 10:
+                client.call(b"", data=bytes(length))
+                client.call(b"")
+
+        calling = threading.Thread(target=calls)
+        calling.start()
+        for length in LENGTHS * 10:
+            into, data = bytearray(length), bytearray(length)
+            call = server._native.next(None)
+            call.data_into(None, into)
+            into.append(1)
+            call.reply(None, b"", None)
+            server._native.next(None).reply(None, b"", data)
+            data.append(1)
+        calling.join()
+
+
+def test_a_buffer_cannot_be_resized_during_its_call() -> None:
+    with bmi.Server("tcp://127.0.0.1:0") as server, bmi.Client(server.addrs) as client:
+        for name in ("data", "into"):
+            buffer = bytearray(10)
+            calling = threading.Thread(target=client.call, args=(b"",), kwargs={name: buffer})
+            calling.start()
+            call = server._native.next(None)
+            with pytest.raises(BufferError):
+                buffer.append(1)
+            call.reply(None, b"", None)
+            calling.join()
+            buffer.append(1)
 
 
 def test_what_has_no_fitting_bytes_is_refused(client: bmi.Client) -> None:

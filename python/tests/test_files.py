@@ -45,6 +45,16 @@ def test_a_file_is_written_and_read_in_place(files: FileSystem, folder: str) -> 
     assert files.stat(f"{folder}/a")["size"] == 10
 
 
+def test_buffers_are_the_programs_again_after_reads_and_writes(files: FileSystem, folder: str) -> None:
+    file = files.create(f"{folder}/a")
+    for length in (1, 4096, 1_000_000) * 10:
+        data, into = bytearray(length), bytearray(length)
+        file.write(0, data)
+        data.append(1)
+        file.read_into(0, into)
+        into.append(1)
+
+
 def test_a_draft_replaces_a_file_in_one_step(files: FileSystem, folder: str) -> None:
     files.create(f"{folder}/a").write(0, b"old")
     draft = files.draft(f"{folder}/a")

@@ -17,8 +17,6 @@ use crate::totals::Totals;
 const REQUIREMENTS: &str = "fsspec==2026.9.0 mypy==2.4.1 pytest==9.2.0";
 /// Time limit for making the environment over a slow link.
 const SETUP_LIMIT: Duration = Duration::from_secs(600);
-/// Time limit for the build, of which most is there already.
-const BUILD_LIMIT: Duration = Duration::from_secs(2400);
 /// Time limit for the types and the tests. They take less than a minute.
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -26,15 +24,12 @@ const LIMIT: Duration = Duration::from_secs(600);
 /// step is skipped.
 pub(super) fn step(root: &Path) -> Result<Totals, Failure> {
     let python = environment(root)?;
-    Invocation::cargo(root, metadata::BUILD)
-        // With the same selection, nothing is built again.
-        .args(&["--lib".into(), "--features".into(), metadata::features(root)?])
-        .run(BUILD_LIMIT)?;
+    super::build(root)?;
     let folder = tempfile::tempdir().map_err(failed)?;
     copy(&root.join("python"), folder.path()).map_err(failed)?;
     let library = crate::target(root).join("debug/lib_native.so");
     fs::copy(library, folder.path().join("bmi/_native.abi3.so")).map_err(failed)?;
-    Invocation::new(folder.path(), &python, "-m mypy bmi tests examples/echo.py --cache-dir")
+    Invocation::new(folder.path(), &python, "-m mypy bmi tests examples --cache-dir")
         .args(&[crate::target(root).join("python/mypy").to_string_lossy().into_owned()])
         .run(LIMIT)?;
     Invocation::new(folder.path(), &python, "-m pytest -q -p no:cacheprovider tests")
@@ -50,7 +45,7 @@ fn failed(error: std::io::Error) -> Failure {
 
 /// Returns the interpreter of an environment with what the tests import, and makes that if needed.
 fn environment(root: &Path) -> Result<PathBuf, Failure> {
-    let folder = crate::target(root).join("python/environment");
+    let folder = crate::target(root).join("python").join(REQUIREMENTS.replace(' ', "-"));
     let python = folder.join("bin/python");
     let is_complete =
         || Invocation::new(root, &python, "-c").args(&["import fsspec.tests.abstract, mypy, pytest".into()]).succeeds();
