@@ -192,6 +192,7 @@ def parts(replied: Replied) -> Tuple[bytes, Optional[Buffer]]:
 
 def fail(call: _native.Call, error: Exception) -> None:
     """Ends a call with what its handler has raised."""
-    call.fail(error)
+    # It is reported when the client learns of it.
     if not isinstance(error, Error):
         _native.report(error)
+    call.fail(error)
