@@ -11,12 +11,13 @@ import bmi
 from bmi import aio
 
 COUNT = 3000
-SERVER = """
-import bmi, sys
-server = bmi.Server(sys.argv[1])
-print(server.addrs[0], flush=True)
-server.serve(lambda call: (b"", call.data()) if call.data_len else call.request)
-"""
+
+
+def serve(at: str) -> None:
+    """Echoes requests and data, and prints where it listens."""
+    server = bmi.Server(at)
+    print(server.addrs[0], flush=True)
+    server.serve(lambda call: (call.request, call.data()))
 
 
 def median(times: "list[float]") -> str:
@@ -43,15 +44,20 @@ def blocking(addr: str, request: bytes, data: bytes) -> "list[float]":
     return times
 
 
-with tempfile.TemporaryDirectory() as folder:
-    for listen in sys.argv[1:] or ["tcp://127.0.0.1:0", f"shm://{folder}/socket"]:
-        server = subprocess.Popen([sys.executable, "-c", SERVER, listen], stdout=subprocess.PIPE, text=True)
-        assert server.stdout is not None
-        addr = server.stdout.readline().strip()
-        for size in (8, 4096, 65536):
-            # A short request travels by itself, a long one as data.
-            request, data = (bytes(size), b"") if size <= 4096 else (b"", bytes(size))
-            times = blocking(addr, request, data), asyncio.run(under_asyncio(addr, request, data))
-            print(f"{addr[:3]} {size:6} B   blocking {median(times[0])} us   asyncio {median(times[1])} us")
-        server.kill()
-        server.wait()
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for at in "tcp://127.0.0.1:0", f"shm://{folder}/socket":
+            server = subprocess.Popen([sys.executable, __file__, at], stdout=subprocess.PIPE, text=True)
+            assert server.stdout is not None
+            addr = server.stdout.readline().strip()
+            for size in (8, 4096, 65536):
+                # A short request travels by itself, a long one as data.
+                request, data = (bytes(size), b"") if size <= 4096 else (b"", bytes(size))
+                times = blocking(addr, request, data), asyncio.run(under_asyncio(addr, request, data))
+                print(f"{addr[:3]} {size:6} B   blocking {median(times[0])} us   asyncio {median(times[1])} us")
+            server.kill()
+            server.wait()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1]) if len(sys.argv) > 1 else main()

@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return serve(&at);
     }
     let folder = tempfile::tempdir()?;
-    for at in ["tcp://127.0.0.1:0".to_owned(), format!("shm://{}/socket", folder.path().display())] {
+    for at in ["tcp://127.0.0.1:0".to_owned(), format!("shm://{}/run/socket", folder.path().display())] {
         let mut server = Process(Command::new(std::env::current_exe()?).arg(at).stdout(Stdio::piped()).spawn()?);
         let mut addr = String::new();
         BufReader::new(server.0.stdout.take().ok_or("no output")?).read_line(&mut addr)?;
