@@ -107,7 +107,7 @@ fn session(cli: &Cli, number: u64) -> Result<(), Failed> {
     event::block_on_all(&driven, async {
         let connecting = Client::connect_over(endpoints, cli.manager.clone(), options);
         let Some(client) = timed("connect", async { Ok(connecting.await?) }).await? else { return Ok(()) };
-        let rounds = Rounds { client, dir: cli.dir.as_str(), pause: Duration::from_micros(cli.pause.into()) };
+        let rounds = Rounds { client, dir: &cli.dir.to_string(), pause: Duration::from_micros(cli.pause.into()) };
         for round in 0..ROUNDS {
             rounds.run(number * ROUNDS + round).await?;
         }

@@ -16,6 +16,16 @@ use crate::queue::{pvfs_async, run};
 pub const PVFS_FILE: u32 = 1;
 /// A directory.
 pub const PVFS_DIR: u32 = 2;
+/// A symbolic link.
+pub const PVFS_SYMLINK: u32 = 3;
+
+fn number(kind: Kind) -> u32 {
+    match kind {
+        Kind::File => PVFS_FILE,
+        Kind::Dir => PVFS_DIR,
+        Kind::Symlink => PVFS_SYMLINK,
+    }
+}
 
 /// Attributes. Times are in nanoseconds since 1970.
 #[repr(C)]
@@ -24,7 +34,7 @@ pub struct pvfs_attr {
     pub handle: u64,
     /// The bytes of a file, or the entries of a directory.
     pub size: u64,
-    /// `PVFS_FILE` or `PVFS_DIR`.
+    /// `PVFS_FILE`, `PVFS_DIR` or `PVFS_SYMLINK`.
     pub kind: u32,
     /// Permission bits.
     pub mode: u32,
@@ -52,7 +62,7 @@ impl From<Stat> for pvfs_attr {
         pvfs_attr {
             handle: stat.handle.raw(),
             size: attr.size,
-            kind: if attr.kind == Kind::Dir { PVFS_DIR } else { PVFS_FILE },
+            kind: number(attr.kind),
             mode: attr.mode,
             uid: attr.uid,
             gid: attr.gid,
@@ -71,7 +81,7 @@ impl From<Stat> for pvfs_attr {
 pub struct pvfs_entry {
     /// As in `pvfs_attr`.
     pub handle: u64,
-    /// `PVFS_FILE` or `PVFS_DIR`.
+    /// `PVFS_FILE`, `PVFS_DIR` or `PVFS_SYMLINK`.
     pub kind: u32,
     /// The name, with a NUL at its end.
     pub name: [c_char; 256],
@@ -81,9 +91,8 @@ impl From<DirEntry> for pvfs_entry {
     fn from(entry: DirEntry) -> pvfs_entry {
         let mut name = [0; 256];
         // A name has at most 255 bytes. The last one stays NUL whatever a server sends.
-        name[..255].iter_mut().zip(entry.name.bytes()).for_each(|(to, from)| *to = from as c_char);
-        let kind = if entry.handle.dir().is_some() { PVFS_DIR } else { PVFS_FILE };
-        pvfs_entry { handle: entry.handle.raw(), kind, name }
+        name[..255].iter_mut().zip(entry.name.iter()).for_each(|(to, from)| *to = *from as c_char);
+        pvfs_entry { handle: entry.handle.raw(), kind: number(entry.handle.kind()), name }
     }
 }
 
@@ -122,7 +131,8 @@ pub unsafe extern "C" fn pvfs_mkdir(
     })
 }
 
-/// Removes a file or an empty directory: `kind` is `PVFS_FILE`, `PVFS_DIR`, or 0 for either.
+/// Removes a name: `kind` is `PVFS_FILE` for anything but a directory, `PVFS_DIR` for an empty
+/// directory, or 0 for either.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pvfs_remove(
     client: Option<&pvfs_client>,

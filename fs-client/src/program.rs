@@ -1,7 +1,7 @@
 //! What a program needs, the commands and the benchmarks alike: a reason to stop, endpoints, a
 //! number of its own, words for the user.
 
-use std::borrow::Cow;
+use std::fmt::Display;
 use std::io::{Read, Write};
 
 use bmi::config::TcpConfig;
@@ -79,10 +79,7 @@ pub(crate) fn complain(line: &str) {
 
 /// Returns a name in a form that is safe in a line of text. A name may contain line feeds and
 /// control codes of terminals.
-pub(crate) fn printable(name: &str) -> Cow<'_, str> {
-    if !name.contains(char::is_control) {
-        return Cow::Borrowed(name);
-    }
+pub(crate) fn printable(name: impl Display) -> String {
     let escaped = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    Cow::Owned(name.chars().map(escaped).collect())
+    name.to_string().chars().map(escaped).collect()
 }

@@ -57,6 +57,8 @@ pub enum ErrorCode {
     Lost,
     /// A change was decided, and a server has not carried it out yet. It goes on trying.
     Unfinished,
+    /// The file has as many names as it can have.
+    TooManyLinks,
 }
 
 impl ErrorCode {
@@ -83,6 +85,7 @@ impl ErrorCode {
             ErrorCode::OutOfDate => ("out of date", 116),
             ErrorCode::Lost => ("data lost", 61),
             ErrorCode::Unfinished => ("not carried out yet", 115),
+            ErrorCode::TooManyLinks => ("too many links", 31),
         }
     }
 

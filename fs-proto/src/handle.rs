@@ -1,5 +1,5 @@
-//! Handles of directories, files and datafiles. The manager assigns them in ascending order and
-//! never twice.
+//! Handles of directories, files, symbolic links and datafiles. The manager assigns them in
+//! ascending order and never twice.
 //!
 //! **Layout.** The upper bits of a handle are the manager's start epoch, the lower [`COUNT_BITS`]
 //! are a count. A manager that was restored from an older copy begins a new epoch, so it does not
@@ -8,6 +8,8 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+
+use crate::attr::Kind;
 
 /// Bits of a handle that count. The bits above are the epoch.
 pub const COUNT_BITS: u32 = 40;
@@ -48,6 +50,11 @@ handle!(
     "file:"
 );
 handle!(
+    /// The handle of a symbolic link at the manager.
+    SymlinkHandle,
+    "symlink:"
+);
+handle!(
     /// The handle of a datafile: one I/O server's share of a file.
     DatafileHandle,
     "data:"
@@ -58,20 +65,40 @@ impl DirHandle {
     pub const ROOT: DirHandle = DirHandle(1);
 }
 
-/// The handle of a directory or file, which are the objects of the namespace.
+/// The handle of an object of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Handle {
     /// A directory.
     Dir(DirHandle),
     /// A file.
     File(FileHandle),
+    /// A symbolic link.
+    Symlink(SymlinkHandle),
 }
 
 impl Handle {
-    /// Returns the number alone. Files and directories share one numbering.
+    /// Returns the handle of an object of this kind.
+    pub const fn new(kind: Kind, raw: u64) -> Handle {
+        match kind {
+            Kind::Dir => Handle::Dir(DirHandle(raw)),
+            Kind::File => Handle::File(FileHandle(raw)),
+            Kind::Symlink => Handle::Symlink(SymlinkHandle(raw)),
+        }
+    }
+
+    /// Returns the number alone. All kinds of objects share one numbering.
     pub const fn raw(self) -> u64 {
         match self {
-            Handle::Dir(DirHandle(raw)) | Handle::File(FileHandle(raw)) => raw,
+            Handle::Dir(DirHandle(raw)) | Handle::File(FileHandle(raw)) | Handle::Symlink(SymlinkHandle(raw)) => raw,
+        }
+    }
+
+    /// Returns the kind of the object.
+    pub const fn kind(self) -> Kind {
+        match self {
+            Handle::Dir(_) => Kind::Dir,
+            Handle::File(_) => Kind::File,
+            Handle::Symlink(_) => Kind::Symlink,
         }
     }
 
@@ -79,7 +106,7 @@ impl Handle {
     pub const fn dir(self) -> Option<DirHandle> {
         match self {
             Handle::Dir(dir) => Some(dir),
-            Handle::File(_) => None,
+            Handle::File(_) | Handle::Symlink(_) => None,
         }
     }
 
@@ -87,7 +114,7 @@ impl Handle {
     pub const fn file(self) -> Option<FileHandle> {
         match self {
             Handle::File(file) => Some(file),
-            Handle::Dir(_) => None,
+            Handle::Dir(_) | Handle::Symlink(_) => None,
         }
     }
 }
@@ -109,6 +136,7 @@ impl fmt::Display for Handle {
         match self {
             Handle::Dir(dir) => dir.fmt(f),
             Handle::File(file) => file.fmt(f),
+            Handle::Symlink(symlink) => symlink.fmt(f),
         }
     }
 }

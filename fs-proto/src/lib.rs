@@ -54,6 +54,9 @@ mod message;
 mod region;
 mod regions;
 
+/// Names and paths: bytes in no particular encoding.
+pub use bstr::BString;
+
 pub use attr::{Attr, Entry, Kind, SetAttr};
 pub use cache::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
@@ -65,12 +68,13 @@ pub use datatype::{
 };
 pub use distribution::{Distribution, Layout, Location, Share, Strip};
 pub use error::{ErrorCode, FsError};
-pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, handle_number};
+pub use handle::{COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, MAX_EPOCH, SymlinkHandle, handle_number};
 pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 pub use joined::Joined;
 pub use message::{
     ClusterInfo, DirEntry, Existing, IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat,
     PendingTruncate, Place, Registration, RemoveKind, Replace, Reply, ReplyBody, Request, RequestBody, RequestId,
+    XattrName, XattrValue,
 };
 pub use region::Region;
 pub use regions::Regions;

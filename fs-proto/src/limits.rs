@@ -2,6 +2,7 @@
 //! causes an unchecked allocation or loop.
 
 use bmi::hooks::step;
+use bstr::BString;
 use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
@@ -9,8 +10,15 @@ use std::marker::PhantomData;
 
 /// Longest name of a file or directory, in bytes (as in Linux).
 pub const MAX_NAME: usize = 255;
-/// Longest path, in bytes (as in Linux).
+/// Longest path, and longest target of a symbolic link, in bytes (as in Linux).
 pub const MAX_PATH: usize = 4096;
+/// Most names of a file, as of ext4. Its number of names fits into any program's counter.
+pub const MAX_LINKS: u32 = 65_000;
+/// Longest value of an extended attribute, in bytes. As one row with its name, it fits into every
+/// message.
+pub const MAX_XATTR: usize = 4096;
+/// Most extended attributes of one object. A list of the longest names still fits into a message.
+pub const MAX_XATTRS: usize = 16;
 /// Most regions in one request: 128 times the limit of the first paper ([PVFS-IB §6.7]). A request
 /// of a few bytes can name that many if they are regular. So this limit also bounds the memory that
 /// a server allocates for one request: 256 KiB.
@@ -112,10 +120,20 @@ pub(crate) fn text<'de, const MAX: usize, D: Deserializer<'de>>(deserializer: D)
 }
 
 /// Deserializes at most `MAX` bytes. They are borrowed until their length has been checked.
-pub(crate) fn bytes<'de, const MAX: usize, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+pub(crate) fn bytes<'de, const MAX: usize, T: From<Vec<u8>>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     let bytes = <&[u8]>::deserialize(deserializer)?;
     if bytes.len() > MAX {
         return Err(D::Error::custom("too many bytes"));
     }
-    Ok(bytes.to_owned())
+    Ok(bytes.to_owned().into())
+}
+
+/// Deserializes the target of a symbolic link, if there is one.
+pub(crate) fn target<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<BString>, D::Error> {
+    match <Option<&[u8]>>::deserialize(deserializer)? {
+        Some(target) if target.len() > MAX_PATH => Err(D::Error::custom("too many bytes")),
+        target => Ok(target.map(BString::from)),
+    }
 }

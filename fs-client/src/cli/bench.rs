@@ -115,7 +115,7 @@ fn io_plan(global: &Global, io: &IoArgs, run: &RunArgs) -> Result<Plan, Stop> {
     phases.extend(io.overwrite.then_some(Phase::Fill));
     phases.extend((both || io.write).then_some(Phase::Write));
     phases.extend((both || io.read).then_some(Phase::Read));
-    let (mut job, dir) = (plan.job, run.path.as_str());
+    let (mut job, dir) = (plan.job, run.path.to_string());
     if io.no_reorder {
         job.shift = 0;
     }
@@ -193,7 +193,7 @@ fn plan(global: &Global, run: &RunArgs, works: Vec<Work>, local: Option<&LocalAr
         timeout_ms: millis(global.timeout),
         retry_ms: millis(global.retry_for),
         seed: run.seed.unwrap_or_else(bmi_report::stats::seed),
-        dir: run.path.join(&format!("pvfs-bench-{:016x}", random_id()? as u64))?.as_str().to_owned(),
+        dir: run.path.join(&format!("pvfs-bench-{:016x}", random_id()? as u64))?.to_string(),
         tasks,
         all,
         first: 0,

@@ -186,12 +186,9 @@ async fn file(client: &Client, path: &FsPath, output: &mut Output) -> Result<(),
     }
     let [all, held, dirty, ready] = [bytes, total.cached, total.dirty, total.ready].map(size::show_bytes);
     let part = share(total.cached, bytes);
-    output.line(format!(
-        "{}: {all}, {held} of it cached ({part}), {dirty} dirty, {ready} ready",
-        printable(path.as_str())
-    ));
+    output.line(format!("{}: {all}, {held} of it cached ({part}), {dirty} dirty, {ready} ready", printable(path)));
     table(&rows, 2).into_iter().for_each(|line| output.line(line));
-    output.fields(&json!({ "path": path.as_str(), "size": bytes, "coverage": total, "servers": fields }))
+    output.fields(&json!({ "path": path.to_string(), "size": bytes, "coverage": total, "servers": fields }))
 }
 
 /// Formats a part of a whole in percent.

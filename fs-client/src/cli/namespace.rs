@@ -1,8 +1,10 @@
 //! Commands on names and servers: `ping ls mkdir stat rm mv truncate statfs`.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 
 use crate::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, Latency, RemoveKind, Stat};
+use bstr::BStr;
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
@@ -34,8 +36,8 @@ pub(crate) async fn ls(
     let mut dirs = Vec::new();
     match entry.handle {
         Handle::Dir(_) => dirs.push(path.clone()),
-        Handle::File(_) => {
-            let name = path.name().unwrap_or("/").to_owned();
+        Handle::File(_) | Handle::Symlink(_) => {
+            let name = path.name().unwrap_or_default().to_owned();
             let entries = vec![DirEntry { name, handle: entry.handle }];
             let parent = path.parent().unwrap_or_else(FsPath::root);
             list(client, &parent, &entries, long, false, output, &mut listed).await?;
@@ -43,7 +45,7 @@ pub(crate) async fn ls(
     }
     while let Some(dir) = dirs.pop() {
         if recursive {
-            output.line(format!("{}:", printable(dir.as_str())));
+            output.line(format!("{}:", printable(&dir)));
         }
         let entries = client.readdir(&dir).await?;
         list(client, &dir, &entries, long, recursive, output, &mut listed).await?;
@@ -67,13 +69,12 @@ async fn list(
     output: &mut Output,
     listed: &mut Vec<Value>,
 ) -> Result<(), Stop> {
+    let shown = |entry: &DirEntry, path: &FsPath| if full { path.to_string() } else { entry.name.to_string() };
     let paths = entries.iter().map(|entry| dir.join(&entry.name)).collect::<Result<Vec<_>, _>>()?;
     if !long {
         for (entry, path) in entries.iter().zip(&paths) {
-            let is_dir = entry.handle.dir().is_some();
-            output.line(format!("{}{}", printable(&entry.name), if is_dir { "/" } else { "" }));
-            let shown = if full { path.as_str() } else { &entry.name };
-            listed.push(json!({ "name": shown, "kind": if is_dir { "directory" } else { "file" } }));
+            output.line(format!("{}{}", printable(&entry.name), mark(entry.handle.kind())));
+            listed.push(json!({ "name": shown(entry, path), "kind": word(entry.handle.kind()) }));
         }
         return Ok(());
     }
@@ -86,14 +87,13 @@ async fn list(
         match stat {
             Ok(stat) => {
                 output.line(long_line(&stat, &entry.name));
-                let shown = if full { path.as_str() } else { &entry.name };
-                listed.push(stat_json(shown, &stat));
+                listed.push(stat_json(shown(entry, path), &stat));
             }
             // Removed since the directory was read, so it is not listed.
             Err(error) if matches!(error.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
             // The name is still known.
             Err(error) => {
-                output.line(unknown_line(entry.handle.dir().is_some(), &entry.name));
+                output.line(unknown_line(entry.handle.kind(), &entry.name));
                 output.failure(error);
             }
         }
@@ -102,27 +102,48 @@ async fn list(
 }
 
 /// Formats a line like [`long_line`] for an entry whose attributes could not be read.
-fn unknown_line(dir: bool, name: &str) -> String {
-    let (first, slash) = if dir { ('d', "/") } else { ('-', "") };
-    format!("{first}????????? {:>5} {:>5} {:>14} {:>8} {:19} {}{slash}", '?', '?', '?', '?', '?', printable(name))
+fn unknown_line(kind: Kind, name: impl Display) -> String {
+    let (first, mark) = (&show_mode(kind, 0)[..1], mark(kind));
+    format!("{first}????????? {:>5} {:>5} {:>14} {:>8} {:19} {}{mark}", '?', '?', '?', '?', '?', printable(name))
 }
 
-fn long_line(stat: &Stat, name: &str) -> String {
+/// Returns what is printed behind a name.
+fn mark(kind: Kind) -> &'static str {
+    match kind {
+        Kind::File => "",
+        Kind::Dir => "/",
+        Kind::Symlink => "@",
+    }
+}
+
+/// Returns the word for a kind in JSON.
+fn word(kind: Kind) -> &'static str {
+    match kind {
+        Kind::File => "file",
+        Kind::Dir => "directory",
+        Kind::Symlink => "symlink",
+    }
+}
+
+fn long_line(stat: &Stat, name: impl Display) -> String {
     let mode = show_mode(stat.attr.kind, stat.attr.mode);
     let layout = match &stat.distribution {
         Some(distribution) => format!("{}x{}", size::show_exact(distribution.strip_size()), distribution.servers()),
         None => "-".to_owned(),
     };
-    let slash = if stat.attr.kind == Kind::Dir { "/" } else { "" };
+    let mark = match &stat.target {
+        Some(target) => format!(" -> {}", printable(target)),
+        None => mark(stat.attr.kind).to_owned(),
+    };
     let (size, time) = (stat.attr.size, show_time(stat.attr.mtime_ns));
-    format!("{mode} {:>5} {:>5} {size:>14} {layout:>8} {time} {}{slash}", stat.attr.uid, stat.attr.gid, printable(name))
+    format!("{mode} {:>5} {:>5} {size:>14} {layout:>8} {time} {}{mark}", stat.attr.uid, stat.attr.gid, printable(name))
 }
 
-fn stat_json(name: &str, stat: &Stat) -> Value {
+fn stat_json(name: impl Display, stat: &Stat) -> Value {
     let attr = &stat.attr;
     let mut value = json!({
-        "name": name,
-        "kind": if attr.kind == Kind::Dir { "directory" } else { "file" },
+        "name": name.to_string(),
+        "kind": word(attr.kind),
         "handle": stat.handle.to_string(),
         "mode": format!("{:04o}", attr.mode),
         "uid": attr.uid,
@@ -160,7 +181,7 @@ pub(crate) async fn stat(client: &Client, paths: &[FsPath], output: &mut Output)
         };
         let attr = &stat.attr;
         let unit = if attr.kind == Kind::Dir { "entries" } else { "bytes" };
-        output.line(format!("{}: {} {unit}, {}", printable(path.as_str()), attr.size, stat.handle));
+        output.line(format!("{}: {} {unit}, {}", printable(path), attr.size, stat.handle));
         let mode = show_mode(attr.kind, attr.mode);
         output.line(format!(
             "  mode {mode} ({:04o}), uid {}, gid {}, {} links",
@@ -181,7 +202,7 @@ pub(crate) async fn stat(client: &Client, paths: &[FsPath], output: &mut Output)
                 ));
             }
         }
-        all.push(stat_json(path.as_str(), &stat));
+        all.push(stat_json(path, &stat));
     }
     output.field("files", json!(all));
     Ok(())
@@ -192,7 +213,7 @@ pub(crate) async fn mkdir(client: &Client, paths: &[FsPath], parents: bool, outp
     for path in paths {
         let result = if parents { client.mkdir_all(path).await } else { client.mkdir(path).await.map(drop) };
         match result {
-            Ok(()) => made.push(path.as_str()),
+            Ok(()) => made.push(path.to_string()),
             Err(error) => output.failure(error),
         }
     }
@@ -215,7 +236,7 @@ pub(crate) async fn rm(
         }
         let result = if recursive { client.remove_all(path).await } else { client.remove(path, RemoveKind::Any).await };
         match result {
-            Ok(()) => removed.push(path.as_str()),
+            Ok(()) => removed.push(path.to_string()),
             Err(error) if force && error.code() == ErrorCode::NotFound => {}
             Err(error) => output.failure(error),
         }
@@ -227,16 +248,16 @@ pub(crate) async fn rm(
 pub(crate) async fn mv(client: &Client, from: &FsPath, to: &FsPath, output: &mut Output) -> Result<(), Stop> {
     let to = into_dir(client, to, from.name()).await?;
     client.rename(from, &to).await?;
-    output.fields(&json!({ "from": from.as_str(), "to": to.as_str() }))
+    output.fields(&json!({ "from": from.to_string(), "to": to.to_string() }))
 }
 
 pub(crate) async fn truncate(client: &Client, path: &FsPath, size: u64, output: &mut Output) -> Result<(), Stop> {
     client.truncate(path, size).await?;
-    output.fields(&json!({ "path": path.as_str(), "size": size }))
+    output.fields(&json!({ "path": path.to_string(), "size": size }))
 }
 
 /// Returns `target/name` if the target is an existing directory, else the target itself.
-pub(crate) async fn into_dir(client: &Client, target: &FsPath, name: Option<&str>) -> Result<FsPath, Stop> {
+pub(crate) async fn into_dir(client: &Client, target: &FsPath, name: Option<&BStr>) -> Result<FsPath, Stop> {
     let is_dir = match client.lookup(target).await {
         Ok(entry) => entry.handle.dir().is_some(),
         Err(error) if error.code() == ErrorCode::NotFound => false,

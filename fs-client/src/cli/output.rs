@@ -235,7 +235,11 @@ pub(crate) fn one_line(text: &str) -> String {
 pub(crate) fn show_mode(kind: crate::Kind, mode: u32) -> String {
     let letters =
         "rwxrwxrwx".chars().enumerate().map(|(bit, letter)| if mode & (0o400 >> bit) != 0 { letter } else { '-' });
-    let first = if kind == crate::Kind::Dir { 'd' } else { '-' };
+    let first = match kind {
+        crate::Kind::File => '-',
+        crate::Kind::Dir => 'd',
+        crate::Kind::Symlink => 'l',
+    };
     std::iter::once(first).chain(letters).collect()
 }
 

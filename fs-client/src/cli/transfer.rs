@@ -1,7 +1,9 @@
 //! Commands that transfer data: `put get cat`.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,7 +38,7 @@ fn copier(client: &Client, block: usize, window: usize, bar: ProgressBar) -> Res
     let copier = Copier::new(client.clone(), block, window, move |progress| match progress {
         Progress::File { name, bytes } => {
             bar.inc_length(bytes);
-            bar.set_message(name.to_owned());
+            bar.set_message(name.to_string());
         }
         Progress::Bytes(bytes) => bar.inc(bytes),
         Progress::Again { bytes, .. } => bar.set_position(bar.position().saturating_sub(bytes)),
@@ -130,7 +132,7 @@ async fn put_one(
         None => source.canonicalize().map_err(local)?.file_name().unwrap_or_default().to_owned(),
     };
     let name = name.to_str().ok_or_else(|| Stop::failed(format!("{}: the name is not UTF-8", source.display())))?;
-    let to = into_dir(client, target, (!name.is_empty()).then_some(name)).await?;
+    let to = into_dir(client, target, (!name.is_empty()).then_some(name.into())).await?;
     Ok(if is_dir { copier.put_tree(source, &to).await } else { copier.put_file(source, &to).await? })
 }
 
@@ -160,7 +162,7 @@ pub(crate) async fn get(
         return Ok(());
     }
     let to = match source.name() {
-        Some(name) if target.is_dir() && !args.no_target_directory => target.join(name),
+        Some(name) if target.is_dir() && !args.no_target_directory => target.join(OsStr::from_bytes(name)),
         _ => target.to_owned(),
     };
     let copied = if is_dir { Ok(copier.get_tree(source, &to).await) } else { copier.get_file(source, &to).await };

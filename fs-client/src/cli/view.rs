@@ -9,6 +9,8 @@
 //!
 //! Each line is one stripe. A lower-case letter is a strip that is not full.
 
+use std::fmt::Display;
+
 use crate::{Client, Distribution, FsPath, Region};
 use serde_json::{Value, json};
 
@@ -28,11 +30,11 @@ struct Server {
 pub(crate) async fn file(client: &Client, path: &FsPath, rows: u64, output: &mut Output) -> Result<(), Stop> {
     let stat = client.stat(path).await?;
     let Some(distribution) = stat.distribution else {
-        return Err(Stop::failed(format!("viewdist {path}: is a directory; only files are striped")));
+        return Err(Stop::failed(format!("viewdist {path}: is no file; only files are striped")));
     };
     let server = |datafile: &crate::Datafile| Server { name: datafile.server.to_string(), bytes: datafile.size };
     let servers: Vec<Server> = stat.datafiles.iter().map(server).collect();
-    draw(path.as_str(), stat.attr.size, &distribution, &servers, rows, output)
+    draw(path, stat.attr.size, &distribution, &servers, rows, output)
 }
 
 /// Draws an imaginary file.
@@ -50,7 +52,7 @@ pub(crate) fn imagined(file_size: u64, layout: &LayoutArgs, rows: u64, output: &
 }
 
 fn draw(
-    name: &str,
+    name: impl Display,
     file_size: u64,
     distribution: &Distribution,
     servers: &[Server],
@@ -59,7 +61,7 @@ fn draw(
 ) -> Result<(), Stop> {
     let strip_size = distribution.strip_size();
     let strip = size::show_exact(strip_size);
-    output.line(format!("{}: {file_size} bytes, strips of {strip} on {} servers", printable(name), servers.len()));
+    output.line(format!("{}: {file_size} bytes, strips of {strip} on {} servers", printable(&name), servers.len()));
     for (index, server) in servers.iter().enumerate() {
         output.line(format!("  {}  {}, {} bytes", label(index), server.name, server.bytes));
     }
@@ -84,7 +86,7 @@ fn draw(
     let named: Vec<Value> =
         servers.iter().map(|server| json!({ "server": server.name, "bytes": server.bytes })).collect();
     output.fields(&json!({
-        "name": name, "size": file_size, "strip_size": strip_size, "servers": named, "strips": strips,
+        "name": name.to_string(), "size": file_size, "strip_size": strip_size, "servers": named, "strips": strips,
         "strips_total": file_size.div_ceil(strip_size),
     }))
 }

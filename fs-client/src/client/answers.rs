@@ -14,7 +14,9 @@ pub struct Stat {
     pub handle: Handle,
     /// Its attributes, including the size of a file.
     pub attr: fs_proto::Attr,
-    /// The distribution of a file; `None` for a directory.
+    /// Where a symbolic link leads; `None` for anything else.
+    pub target: Option<fs_proto::BString>,
+    /// The distribution of a file; `None` for anything else.
     pub distribution: Option<fs_proto::Distribution>,
     /// A file's datafiles, in the order of the distribution.
     pub datafiles: Vec<Datafile>,

@@ -68,6 +68,8 @@ pub struct CreateOptions {
     pub servers: u32,
     /// Permission bits.
     pub mode: u32,
+    /// User and group; `None` for those of the client.
+    pub owner: Option<(u32, u32)>,
     /// If true, an existing file is an error. If false, it is opened.
     pub exclusive: bool,
     /// How the file will be used, for the caches of its servers. They are told with the first
@@ -78,7 +80,8 @@ pub struct CreateOptions {
 impl Default for CreateOptions {
     /// Returns the cluster's strip size, all servers, `0o644`, exclusive, no hints.
     fn default() -> CreateOptions {
-        CreateOptions { strip_size: 0, servers: 0, mode: 0o644, exclusive: true, hints: CacheHints::default() }
+        let hints = CacheHints::default();
+        CreateOptions { strip_size: 0, servers: 0, mode: 0o644, owner: None, exclusive: true, hints }
     }
 }
 

@@ -59,7 +59,7 @@ impl<S: Threading> Copier<S> {
         if !landing.is_file() {
             return self.get_open(source, &remote, landing.file().clone(), &target.display().to_string()).await;
         }
-        let name = source.as_str();
+        let name = source;
         (self.progress)(Progress::File { name, bytes: size });
         let file = landing.file().clone();
         let fetched = self
@@ -123,7 +123,7 @@ impl<S: Threading> Copier<S> {
         to: &str,
     ) -> Result<Copied, Error> {
         let local = |error: io::Error| Error::local(to, &error);
-        let (name, size) = (source.as_str(), remote.size);
+        let (name, size) = (source, remote.size);
         (self.progress)(Progress::File { name, bytes: size });
         let block_size = self.blocks.block_size as u64;
         let offsets = (0..size.div_ceil(block_size)).map(|index| index * block_size);

@@ -41,6 +41,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::client::{Client, CreateOptions};
 use crate::error::Error;
 use crate::local::LocalIo;
+use crate::path::FsPath;
 
 pub use blocks::Blocks;
 
@@ -53,8 +54,8 @@ type Step = Option<(u64, bool)>;
 pub enum Progress<'a> {
     /// A file begins.
     File {
-        /// The file's name, as the user would write it.
-        name: &'a str,
+        /// The file in the file system.
+        name: &'a FsPath,
         /// Its size in bytes; 0 if it is not known.
         bytes: u64,
     },
@@ -63,8 +64,8 @@ pub enum Progress<'a> {
     /// A file is stored once more from its beginning, because a server has failed. This many bytes
     /// that were counted do not count.
     Again {
-        /// The file's name.
-        name: &'a str,
+        /// The file in the file system.
+        name: &'a FsPath,
         /// Number of bytes.
         bytes: u64,
     },
@@ -75,8 +76,8 @@ pub enum Progress<'a> {
     },
     /// A file is complete.
     Done {
-        /// The file's name.
-        name: &'a str,
+        /// The file in the file system.
+        name: &'a FsPath,
     },
 }
 
@@ -105,7 +106,7 @@ pub struct Copier<S: Threading = OneThread> {
 /// Counts of what was copied. What failed is among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Copied {
-    /// Number of files.
+    /// Number of files, and of symbolic links.
     pub files: u64,
     /// Number of directories.
     pub directories: u64,

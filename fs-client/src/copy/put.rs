@@ -145,7 +145,7 @@ impl<S: Threading> Copier<S> {
             return Err(error);
         }
         tracing::debug!(target = %task.target, %error, "stored once more");
-        (self.progress)(Progress::Again { name: task.target.as_str(), bytes: std::mem::take(task.reported.get_mut()) });
+        (self.progress)(Progress::Again { name: &task.target, bytes: std::mem::take(task.reported.get_mut()) });
         task.error = Some(error);
         Ok(task)
     }
@@ -179,7 +179,7 @@ impl<S: Threading> Copier<S> {
     /// Writes a local file to a new draft. The draft is abandoned if that fails.
     async fn write_local(&self, task: Task, local: Local) -> Outcome<S> {
         if task.tries == 0 {
-            (self.progress)(Progress::File { name: task.target.as_str(), bytes: local.size });
+            (self.progress)(Progress::File { name: &task.target, bytes: local.size });
         }
         let mode = self.mode.unwrap_or(local.mode);
         let draft =
@@ -282,7 +282,7 @@ impl<S: Threading> Copier<S> {
                 self.abandon(draft).await;
                 return Err((task, error));
             }
-            (self.progress)(Progress::Done { name: task.target.as_str() });
+            (self.progress)(Progress::Done { name: &task.target });
             Ok(Copied { files: 1, bytes, ..Copied::default() })
         }))
         .await

@@ -9,13 +9,16 @@
 //! 2. If the manager cannot be reached, nothing more is begun.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bmi::threading::Threading;
-use fs_proto::{ErrorCode, Handle};
+use fs_proto::{BString, ErrorCode, Kind, RemoveKind};
 use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::Notify;
@@ -89,8 +92,8 @@ impl<S: Threading> State<S> {
 }
 
 impl<S: Threading> Copier<S> {
-    /// Stores a local directory with everything below it as the directory `target`. Links and
-    /// special files are not copied, and count as failed. What fails is reported as
+    /// Stores a local directory with everything below it as the directory `target`. Symbolic links
+    /// are stored as they are. Special files are not copied, and count as failed. What fails is reported as
     /// [`Progress::Failed`] and counted, and the rest is copied all the same. If the manager cannot
     /// be reached, nothing more is begun.
     #[must_use = "it has the number of failures"]
@@ -179,27 +182,55 @@ impl<S: Threading> Copier<S> {
         };
         work.state.with(|state| state.copied.directories += 1);
         for (path, kind) in entries {
-            let name = path.file_name().and_then(|name| name.to_str());
-            let to = match name.map(|name| into.join(name)) {
-                Some(Ok(to)) => to,
-                Some(Err(error)) => {
+            let to = match into.join(path.file_name().unwrap_or_default().as_bytes()) {
+                Ok(to) => to,
+                Err(error) => {
                     self.report(work, error);
-                    continue;
-                }
-                None => {
-                    self.report(work, not_utf8(&path));
                     continue;
                 }
             };
             match kind {
                 LocalKind::Dir => work.state.with(|state| state.dirs.push((path, to))),
                 LocalKind::File => work.state.with(|state| state.files.push_back(Task::new(path, to))),
+                LocalKind::Symlink(target) => match self.put_link(&to, target).await {
+                    Ok(copied) => work.state.with(|state| state.copied += copied),
+                    Err(error) => self.report(work, error),
+                },
                 LocalKind::Other => {
-                    let text = format!("{}: neither a file nor a directory; it is left out", path.display());
+                    let text = format!("{}: neither file, directory nor link; it is left out", path.display());
                     self.report(work, Error::new(ErrorCode::Invalid, text));
                 }
             }
         }
+    }
+
+    /// Stores a symbolic link. It replaces anything but a directory.
+    async fn put_link(&self, to: &FsPath, target: BString) -> Result<Copied, Error> {
+        let stored = Copied { files: 1, ..Copied::default() };
+        let make = async || self.client.symlink(to, target.clone(), self.client.owner()).await;
+        match make().await {
+            Err(error) if error.code() == ErrorCode::Exists => {}
+            made => return made.map(|_| stored),
+        }
+        if self.client.lookup(to).await?.target.as_ref() == Some(&target) {
+            return Ok(Copied { skipped: 1, ..Copied::default() });
+        }
+        self.client.remove(to, RemoveKind::File).await?;
+        make().await.map(|_| stored)
+    }
+
+    /// Fetches a symbolic link. It replaces another one.
+    async fn get_link(&self, from: &FsPath, to: PathBuf) -> Result<Copied, Error> {
+        let target = self.client.read_link(from).await?;
+        let path = to.clone();
+        let make = move || {
+            if path.is_symlink() {
+                fs::remove_file(&path)?;
+            }
+            symlink(OsStr::from_bytes(&target), path)
+        };
+        let made = self.io.run(make).await.map_err(|error| Error::local(to.display(), &error));
+        made.map(|()| Copied { files: 1, ..Copied::default() })
     }
 
     /// Fetches the directory `source` with everything below it as the local directory `target`.
@@ -228,16 +259,20 @@ impl<S: Threading> Copier<S> {
                 Ok(entries) => {
                     copied.directories += 1;
                     for entry in entries {
-                        match (dir.join(&entry.name), entry.handle) {
-                            (Ok(from), Handle::Dir(_)) => dirs.push((from, into.join(&entry.name))),
-                            (Ok(from), Handle::File(_)) => files.push((from, into.join(&entry.name))),
+                        let to = into.join(OsStr::from_bytes(&entry.name));
+                        match (dir.join(&entry.name), entry.handle.kind()) {
+                            (Ok(from), Kind::Dir) => dirs.push((from, to)),
+                            (Ok(from), kind) => files.push((from, to, kind)),
                             (Err(error), _) => failed(&mut copied, error),
                         }
                     }
                 }
                 Err(error) => failed(&mut copied, error),
             }
-            let get = async |(from, to): (FsPath, PathBuf)| self.get_file(&from, &to).await;
+            let get = async |(from, to, kind): (FsPath, PathBuf, Kind)| match kind {
+                Kind::Symlink => self.get_link(&from, to).await,
+                _ => self.get_file(&from, &to).await,
+            };
             // Those that have begun are ended and reported.
             let begun = stream::iter(files).take_while(|_| ready(!over.load(Ordering::Relaxed)));
             let mut results = pin!(begun.map(get).buffer_unordered(self.files));
@@ -261,11 +296,14 @@ impl<S: Threading> Copier<S> {
                 let kind = match () {
                     () if kind.is_dir() => LocalKind::Dir,
                     () if kind.is_file() => LocalKind::File,
+                    () if kind.is_symlink() => {
+                        LocalKind::Symlink(fs::read_link(entry.path())?.into_os_string().into_vec().into())
+                    }
                     () => LocalKind::Other,
                 };
                 entries.push((entry.path(), kind));
             }
-            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            entries.sort_by(|a: &(PathBuf, _), b| a.0.cmp(&b.0));
             Ok(entries)
         });
         list.await.map_err(|error| Error::local(dir.display(), &error))
@@ -280,9 +318,6 @@ fn ends_all(error: &Error) -> bool {
 enum LocalKind {
     File,
     Dir,
+    Symlink(BString),
     Other,
-}
-
-fn not_utf8(path: &Path) -> Error {
-    Error::new(ErrorCode::Invalid, format!("{}: the name is not UTF-8", path.display()))
 }

@@ -11,7 +11,7 @@
 
 use bmi::hooks::mutated;
 use bmi::threading::{OneThread, Threading};
-use fs_proto::{ManagerRequest, Place, Replace};
+use fs_proto::{ManagerRequest, Replace};
 
 use crate::error::Error;
 use crate::file::File;
@@ -65,7 +65,7 @@ impl<S: Threading> Draft<S> {
         if let Some(size) = size {
             self.file.check_complete(size).await.map_err(during)?;
         }
-        let place = place(self.file.path());
+        let place = self.file.path().place();
         let request = ManagerRequest::Publish { file: handle, place, inherit, mode, mtime_ns, size, replace };
         size.into_iter().for_each(|size| client.note_size(handle, size));
         if mutated("client/draft-abandoned-when-it-is-published") {
@@ -88,9 +88,4 @@ impl<S: Threading> Draft<S> {
     fn path(&self) -> &FsPath {
         self.file.path()
     }
-}
-
-/// Returns the place that a path names.
-pub(super) fn place(path: &FsPath) -> Place {
-    Place::root(path.as_str())
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use bmi::threading::{OneThread, Threading};
 use fs_proto::{
-    DirEntry, DirHandle, Entry, ErrorCode, Existing, Handle, Kind, ManagerReply, ManagerRequest, PendingTruncate,
-    RemoveKind, Replace, SetAttr,
+    BString, DirEntry, DirHandle, Entry, ErrorCode, Existing, Handle, Kind, ManagerReply, ManagerRequest,
+    PendingTruncate, RemoveKind, Replace, SetAttr,
 };
 
-use super::draft::{Draft, place};
+use super::draft::Draft;
 use crate::client::{Client, CreateOptions, OpenFileOptions, Stat, Unfinished};
 use crate::error::{Error, Failure, ServerName};
 use crate::file::File;
@@ -31,10 +31,22 @@ impl<S: Threading> Client<S> {
     /// # Errors
     /// `Exists`, `NotFound` for the parent, and those of every request.
     pub async fn mkdir(&self, path: &FsPath) -> Result<DirHandle, Error> {
-        let (uid, gid) = (self.inner().options.uid, self.inner().options.gid);
-        let request = ManagerRequest::Mkdir { place: place(path), mode: 0o755, uid, gid };
-        let entry = self.ask_entry(request).await.map_err(|error| error.during(format!("mkdir {path}")))?;
+        let entry = self.mkdir_for(path, 0o755, self.owner()).await?;
         entry.handle.dir().ok_or_else(|| self.odd(ManagerReply::Done.into()))
+    }
+
+    /// Creates a directory like [`Client::mkdir`], with a mode and for an owner: user and group.
+    ///
+    /// # Errors
+    /// Those of [`Client::mkdir`].
+    pub async fn mkdir_for(&self, path: &FsPath, mode: u32, (uid, gid): (u32, u32)) -> Result<Entry, Error> {
+        let request = ManagerRequest::Mkdir { place: path.place(), mode, uid, gid };
+        self.ask_entry(request).await.map_err(|error| error.during(format!("mkdir {path}")))
+    }
+
+    /// Returns user and group of what this client creates.
+    pub(crate) fn owner(&self) -> (u32, u32) {
+        (self.inner().options.uid, self.inner().options.gid)
     }
 
     /// Creates a directory and all its missing parents.
@@ -92,9 +104,9 @@ impl<S: Threading> Client<S> {
     }
 
     async fn create_as(&self, path: &FsPath, options: CreateOptions, existing: Existing) -> Result<File<S>, Error> {
-        let CreateOptions { strip_size, servers, mode, hints, .. } = options;
-        let (uid, gid) = (self.inner().options.uid, self.inner().options.gid);
-        let place = place(path);
+        let CreateOptions { strip_size, servers, mode, hints, owner, .. } = options;
+        let (uid, gid) = owner.unwrap_or(self.owner());
+        let place = path.place();
         let avoid = self.inner().connections.avoided();
         let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing };
         let during = |error: Error| error.during(format!("create {path}"));
@@ -136,7 +148,10 @@ impl<S: Threading> Client<S> {
     /// # Errors
     /// `NotFound`, and those of every request.
     pub async fn lookup(&self, path: &FsPath) -> Result<Entry, Error> {
-        let request = ManagerRequest::Lookup { place: place(path) };
+        let request = match path.handle() {
+            Some(handle) => ManagerRequest::Getattr { handle },
+            None => ManagerRequest::Lookup { place: path.place() },
+        };
         self.ask_entry(request).await.map_err(|error| error.during(format!("lookup {path}")))
     }
 
@@ -161,12 +176,18 @@ impl<S: Threading> Client<S> {
         self.stat_of(name, entry).await.map_err(during)
     }
 
-    pub(crate) async fn stat_of(&self, path: &FsPath, entry: Entry) -> Result<Stat, Error> {
+    /// Returns the attributes of what `entry` describes, with a file's size and datafiles. `path` is
+    /// used in messages.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn stat_of(&self, path: &FsPath, entry: Entry) -> Result<Stat, Error> {
         let mut attr = entry.attr;
         if entry.layout.is_none() {
             return Ok(Stat {
                 handle: entry.handle,
                 attr,
+                target: entry.target,
                 distribution: None,
                 datafiles: Vec::new(),
                 unfinished: Vec::new(),
@@ -200,7 +221,15 @@ impl<S: Threading> Client<S> {
             Unfinished { server: server.unwrap_or_else(|| self.manager().clone()), size, error }
         });
         let (distribution, unfinished) = (Some(*file.distribution()), unfinished.collect());
-        Ok(Stat { handle: entry.handle, attr, distribution, datafiles, unfinished })
+        Ok(Stat { handle: entry.handle, attr, target: None, distribution, datafiles, unfinished })
+    }
+
+    /// Returns the handle of what is at a path.
+    pub(super) async fn handle_of(&self, path: &FsPath) -> Result<Handle, Error> {
+        match path.handle() {
+            Some(handle) => Ok(handle),
+            None => Ok(self.lookup(path).await?.handle),
+        }
     }
 
     /// Changes attributes.
@@ -209,7 +238,7 @@ impl<S: Threading> Client<S> {
     /// `NotFound`, and those of every request.
     pub async fn setattr(&self, path: &FsPath, set: SetAttr) -> Result<Entry, Error> {
         let during = |error: Error| error.during(format!("setattr {path}"));
-        let handle = self.lookup(path).await.map_err(during)?.handle;
+        let handle = self.handle_of(path).await.map_err(during)?;
         self.ask_entry(ManagerRequest::Setattr { handle, set }).await.map_err(during)
     }
 
@@ -234,7 +263,7 @@ impl<S: Threading> Client<S> {
     /// # Errors
     /// `Exists` or `NotFound` if something else is there; those of [`Client::rename`].
     pub async fn rename_over(&self, from: &FsPath, to: &FsPath, replace: Replace) -> Result<(), Error> {
-        let request = ManagerRequest::Rename { from: place(from), to: place(to), replace };
+        let request = ManagerRequest::Rename { from: from.place(), to: to.place(), replace };
         self.ask_done(request).await.map_err(|error| error.during(format!("rename {from} to {to}")))
     }
 
@@ -244,7 +273,7 @@ impl<S: Threading> Client<S> {
     /// `NotFound`, `NotEmpty`, `IsDirectory` or `NotDirectory` depending on `kind`, and those of
     /// every request.
     pub async fn remove(&self, path: &FsPath, kind: RemoveKind) -> Result<(), Error> {
-        let request = ManagerRequest::Remove { place: place(path), kind };
+        let request = ManagerRequest::Remove { place: path.place(), kind };
         self.ask_done(request).await.map_err(|error| error.during(format!("remove {path}")))
     }
 
@@ -272,19 +301,23 @@ impl<S: Threading> Client<S> {
     /// `NotFound`, `NotDirectory`, and those of every request.
     pub async fn read_dir(&self, path: &FsPath) -> Result<ReadDir<S>, Error> {
         let during = |error: Error| error.during(format!("readdir {path}"));
-        let entry = self.lookup(path).await.map_err(during)?;
-        let not_dir = || during(Error::new(ErrorCode::NotDirectory, format!("{path} is a file")));
-        Ok(self.pages(path, entry.handle.dir().ok_or_else(not_dir)?))
+        let handle = self.handle_of(path).await.map_err(during)?;
+        let not_dir = || during(Error::new(ErrorCode::NotDirectory, format!("{path} is {handle}")));
+        Ok(self.pages(path, handle.dir().ok_or_else(not_dir)?))
     }
 
     pub(crate) fn pages(&self, path: &FsPath, dir: DirHandle) -> ReadDir<S> {
-        ReadDir { client: self.clone(), path: path.clone(), dir, after: Some(String::new()) }
+        ReadDir { client: self.clone(), path: path.clone(), dir, after: Some(BString::default()) }
     }
 
-    /// Opens the file that the manager's `entry` describes.
-    pub(crate) async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<S>, Error> {
+    /// Opens the file that the manager's `entry` describes. `path` is used in messages.
+    ///
+    /// # Errors
+    /// `IsDirectory`, `Invalid` for a symbolic link, and those of every request.
+    pub async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<S>, Error> {
         let (Handle::File(handle), Some(layout)) = (entry.handle, entry.layout) else {
-            return Err(Error::new(ErrorCode::IsDirectory, format!("{path} is a directory")));
+            let code = if entry.attr.kind == Kind::Dir { ErrorCode::IsDirectory } else { ErrorCode::Invalid };
+            return Err(Error::new(code, format!("{path} is {}", entry.handle)));
         };
         let known = |layout: &fs_proto::Layout| {
             let iods = self.inner().connections.iods();
@@ -311,7 +344,7 @@ pub struct ReadDir<S: Threading = OneThread> {
     path: FsPath,
     dir: DirHandle,
     /// The last name of the previous page; `None` at the end.
-    after: Option<String>,
+    after: Option<BString>,
 }
 
 impl<S: Threading> ReadDir<S> {

@@ -82,7 +82,7 @@ impl<S: Threading> Client<S> {
                     let (mut jobs, mut result) = (vec![Job::Page(dir.clone(), pages)], Ok(()));
                     for entry in page {
                         let job = dir.path.join(&entry.name).map(|child| match entry.handle {
-                            Handle::File(_) => Job::File(dir.clone(), child),
+                            Handle::File(_) | Handle::Symlink(_) => Job::File(dir.clone(), child),
                             Handle::Dir(_) => Job::List(Dir::new(child, Some(dir.clone()))),
                         });
                         match job {

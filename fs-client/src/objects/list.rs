@@ -1,6 +1,7 @@
 //! Listings: the directories below a prefix, one after the other, and the entries of their files.
 
 use bmi::threading::AnyThread;
+use bstr::ByteSlice;
 use fs_proto::{ErrorCode, FileHandle, Handle};
 use futures_util::future::ready;
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
@@ -39,10 +40,14 @@ impl Walk {
             };
             let mut files = Vec::new();
             for entry in page {
-                let path = below(dir, &entry.name)?;
+                // No object can have a name that is no text.
+                let Ok(name) = entry.name.to_str() else { continue };
+                let path = below(dir, name)?;
                 match entry.handle {
                     Handle::Dir(_) => self.todo.push(path),
                     Handle::File(file) => files.push((path, file)),
+                    // No object, and nothing here creates one.
+                    Handle::Symlink(_) => {}
                 }
             }
             if let Some(offset) = &self.offset {

@@ -28,7 +28,9 @@ impl PvfsStore {
         let entry = self.client().lookup(&path).await?;
         match entry.handle {
             Handle::File(file) => Ok((file, entry)),
-            Handle::Dir(_) => Err(Error::new(ErrorCode::IsDirectory, format!("{path} is no object"))),
+            Handle::Dir(_) | Handle::Symlink(_) => {
+                Err(Error::new(ErrorCode::IsDirectory, format!("{path} is no object")))
+            }
         }
     }
 

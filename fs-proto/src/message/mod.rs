@@ -5,7 +5,9 @@ mod request;
 
 pub use reply::{
     ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply, ManagerStat, PendingTruncate, Reply, ReplyBody,
+    XattrName,
 };
 pub use request::{
     Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Replace, Request, RequestBody, RequestId,
+    XattrValue,
 };

@@ -1,6 +1,7 @@
 //! Replies of the servers.
 
 use bmi::Addr;
+use bstr::BString;
 use serde::{Deserialize, Serialize};
 
 use crate::attr::Entry;
@@ -8,7 +9,7 @@ use crate::cache::{CacheCoverage, CacheState, ViewGrant, ViewRefusal};
 use crate::error::FsError;
 use crate::handle::{DatafileHandle, Handle};
 use crate::identity::{ClusterId, Identity, Start, StoreId, one_address};
-use crate::limits::{self, MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_NAME, MAX_SERVERS};
+use crate::limits::{self, MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_NAME, MAX_SERVERS, MAX_XATTR, MAX_XATTRS};
 
 /// A reply: an answer, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +68,10 @@ pub enum ManagerReply {
         /// True if more entries follow the last of these.
         more: bool,
     },
+    /// The value of an extended attribute.
+    Xattr(#[serde(deserialize_with = "limits::bytes::<MAX_XATTR, _, _>")] BString),
+    /// The names of the extended attributes of an object, sorted.
+    Xattrs(#[serde(deserialize_with = "limits::bounded::<MAX_XATTRS, _, _>")] Vec<XattrName>),
     /// Counts of the objects that the manager holds.
     Stat(ManagerStat),
     /// The cluster.
@@ -84,7 +89,7 @@ pub enum ManagerReply {
     Backup {
         /// Whole rows, one after the other, in the format of a backup file. The protocol does not
         /// look into them.
-        #[serde(deserialize_with = "limits::bytes::<MAX_BACKUP_PAGE, _>")]
+        #[serde(deserialize_with = "limits::bytes::<MAX_BACKUP_PAGE, _, _>")]
         rows: Vec<u8>,
         /// True if more pages follow.
         more: bool,
@@ -112,11 +117,15 @@ pub struct PendingTruncate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DirEntry {
     /// The name.
-    #[serde(deserialize_with = "limits::text::<MAX_NAME, _>")]
-    pub name: String,
-    /// The handle of the file or directory with this name.
+    #[serde(deserialize_with = "limits::bytes::<MAX_NAME, _, _>")]
+    pub name: BString,
+    /// The handle of the object with this name.
     pub handle: Handle,
 }
+
+/// The name of an extended attribute, with its namespace (`user.`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct XattrName(#[serde(deserialize_with = "limits::bytes::<MAX_NAME, _, _>")] pub BString);
 
 /// Counts of the objects that the manager holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

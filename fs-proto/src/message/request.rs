@@ -1,5 +1,8 @@
 //! Requests of the clients.
 
+use std::fmt;
+
+use bstr::BString;
 use serde::{Deserialize, Serialize};
 
 use crate::attr::SetAttr;
@@ -8,7 +11,8 @@ use crate::datatype::ViewPart;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 use crate::identity::{Hello, Start, StoreId};
 use crate::joined::Joined;
-use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_SERVERS};
+use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_SERVERS, MAX_XATTR};
+use crate::message::reply::XattrName;
 use crate::region::Region;
 use crate::regions::Regions;
 
@@ -59,34 +63,46 @@ impl From<IodRequest> for RequestBody {
     }
 }
 
-/// A place in the namespace: a path relative to a directory. Components are separated by `/`.
-/// Leading, trailing and doubled slashes are ignored. `.` and `..` are rejected; clients resolve
-/// them. The empty path is the directory itself.
+/// A place in the namespace: a path relative to a directory. Components are separated by `/`, and
+/// are bytes in no particular encoding, without NUL. Leading, trailing and doubled slashes are
+/// ignored. `.` and `..` are rejected; clients resolve them, and symbolic links. The empty path is
+/// the directory itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The directory where the path begins.
     pub dir: DirHandle,
     /// The path, at most [`MAX_PATH`] bytes long. Each component has at most [`MAX_NAME`] bytes.
-    #[serde(deserialize_with = "limits::text::<MAX_PATH, _>")]
-    pub path: String,
+    #[serde(deserialize_with = "limits::bytes::<MAX_PATH, _, _>")]
+    pub path: BString,
 }
 
 impl Place {
     /// Creates a place with `path` relative to the root.
-    pub fn root(path: impl Into<String>) -> Place {
+    pub fn root(path: impl Into<BString>) -> Place {
         Place { dir: DirHandle::ROOT, path: path.into() }
     }
 
     /// Creates a place with `path` relative to `dir`.
-    pub fn at(dir: DirHandle, path: impl Into<String>) -> Place {
+    pub fn at(dir: DirHandle, path: impl Into<BString>) -> Place {
         Place { dir, path: path.into() }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { dir, path } = self;
+        match *dir {
+            DirHandle::ROOT if path.starts_with(b"/") => path.fmt(f),
+            DirHandle::ROOT => write!(f, "/{path}"),
+            dir => write!(f, "{dir}/{path}"),
+        }
     }
 }
 
 /// The kinds of object that a removal may remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RemoveKind {
-    /// A file only: `rm`.
+    /// Anything but a directory: `unlink`.
     File,
     /// An empty directory only: `rmdir`.
     Dir,
@@ -122,6 +138,10 @@ pub enum Replace {
     /// rule. If there is nothing, the answer is `NotFound`, and otherwise `Exists`.
     File(FileHandle),
 }
+
+/// The value of an extended attribute.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XattrValue(#[serde(deserialize_with = "limits::bytes::<MAX_XATTR, _, _>")] pub BString);
 
 /// Requests to the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,8 +193,8 @@ pub enum ManagerRequest {
         /// The directory to list.
         dir: DirHandle,
         /// Begin after this name. Empty for the beginning.
-        #[serde(deserialize_with = "limits::text::<MAX_NAME, _>")]
-        after: String,
+        #[serde(deserialize_with = "limits::bytes::<MAX_NAME, _, _>")]
+        after: BString,
         /// Return at most this many entries. The server returns fewer if they do not fit into a
         /// message.
         max: u32,
@@ -191,8 +211,8 @@ pub enum ManagerRequest {
         /// The attributes to change.
         set: SetAttr,
     },
-    /// Moves a name, atomically. A file replaces a file at `to`, and a directory replaces an empty
-    /// directory. Answered by `Done`. Changes the namespace.
+    /// Moves a name, atomically. Anything but a directory replaces anything but a directory at
+    /// `to`, and a directory replaces an empty directory. Answered by `Done`. Changes the namespace.
     Rename {
         /// The old place.
         from: Place,
@@ -201,8 +221,61 @@ pub enum ManagerRequest {
         /// What must be there.
         replace: Replace,
     },
-    /// Removes a file or an empty directory. Answered by `Done`. Changes the namespace. The manager
-    /// removes the file's data later.
+    /// Creates a symbolic link. Its parent must exist. Answered by `Entry`. Changes the namespace.
+    Symlink {
+        /// The place of the new link.
+        place: Place,
+        /// Where it leads: not empty, and without NUL.
+        #[serde(deserialize_with = "limits::bytes::<MAX_PATH, _, _>")]
+        target: BString,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+    },
+    /// Gives a file one more name: a hard link. Answered by `Entry`. Changes the namespace. A file
+    /// has at most [`limits::MAX_LINKS`] names.
+    Link {
+        /// The file, which has a name.
+        file: FileHandle,
+        /// The new place, where nothing is.
+        place: Place,
+    },
+    /// Exchanges two names, atomically. Answered by `Done`. Changes the namespace.
+    Exchange {
+        /// One place.
+        one: Place,
+        /// The other.
+        other: Place,
+    },
+    /// Sets or removes an extended attribute. Answered by `Done`. Changes the namespace. An object
+    /// has at most [`limits::MAX_XATTRS`] of them.
+    SetXattr {
+        /// The object.
+        handle: Handle,
+        /// The name: not empty, and without NUL.
+        name: XattrName,
+        /// The value; `None` to remove it.
+        value: Option<XattrValue>,
+        /// True if it must be there already, false if it must not. Otherwise the answer is
+        /// `NotFound` or `Exists`.
+        exists: Option<bool>,
+    },
+    /// Returns the value of an extended attribute. Answered by `Xattr`, or `NotFound`.
+    GetXattr {
+        /// The object.
+        handle: Handle,
+        /// The name.
+        name: XattrName,
+    },
+    /// Lists the extended attributes of an object. Answered by `Xattrs`.
+    ListXattrs {
+        /// The object.
+        handle: Handle,
+    },
+    /// Removes a name: of a file, of a symbolic link, or of an empty directory. Answered by `Done`.
+    /// Changes the namespace. With its last name a file goes. The manager removes the file's data
+    /// later.
     Remove {
         /// The place of the object.
         place: Place,
@@ -324,6 +397,10 @@ impl ManagerRequest {
                 | ManagerRequest::Create { .. }
                 | ManagerRequest::Setattr { .. }
                 | ManagerRequest::Rename { .. }
+                | ManagerRequest::Symlink { .. }
+                | ManagerRequest::Link { .. }
+                | ManagerRequest::Exchange { .. }
+                | ManagerRequest::SetXattr { .. }
                 | ManagerRequest::Remove { .. }
                 | ManagerRequest::RecordSize { .. }
                 | ManagerRequest::Publish { .. }
@@ -344,6 +421,12 @@ impl ManagerRequest {
             ManagerRequest::Setattr { .. } => "setattr",
             ManagerRequest::Rename { .. } => "rename",
             ManagerRequest::Remove { .. } => "remove",
+            ManagerRequest::Symlink { .. } => "symlink",
+            ManagerRequest::Link { .. } => "link",
+            ManagerRequest::Exchange { .. } => "exchange",
+            ManagerRequest::SetXattr { .. } => "set xattr",
+            ManagerRequest::GetXattr { .. } => "get xattr",
+            ManagerRequest::ListXattrs { .. } => "list xattrs",
             ManagerRequest::Statfs => "statfs",
             ManagerRequest::Cluster { .. } => "cluster",
             ManagerRequest::RecordSize { .. } => "record size",

@@ -122,7 +122,7 @@ impl Player {
     pub async fn list(&mut self) -> Outcome {
         let result = self.client().readdir(&self.dir).await;
         if let Some(entries) = self.settle("readdir", result)? {
-            let found: BTreeSet<String> = entries.into_iter().map(|entry| entry.name).collect();
+            let found: BTreeSet<String> = entries.into_iter().map(|entry| entry.name.to_string()).collect();
             let known: BTreeSet<String> = self.files.keys().chain(&self.dirs).cloned().collect();
             let missing: Vec<_> = known.difference(&found).collect();
             let strange: Vec<_> = found.difference(&known).filter(|name| !self.unsure.contains(*name)).collect();

@@ -76,7 +76,7 @@ impl Bed {
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let path: FsPath = path.parse().unwrap();
         let entries = self.with(async |client| client.readdir(&path).await).unwrap();
-        entries.into_iter().map(|entry| entry.name).collect()
+        entries.into_iter().map(|entry| entry.name.to_string()).collect()
     }
 
     /// Returns when a benchmark that runs has made its files.

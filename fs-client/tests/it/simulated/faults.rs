@@ -255,7 +255,7 @@ fn a_listing_without_end_is_an_error() {
         client.mkdir(&path("/endless")).await.unwrap();
         cluster.set(|_, request| match request {
             RequestBody::Manager(ManagerRequest::Readdir { .. }) => {
-                let entry = |name: &str| DirEntry { name: name.to_owned(), handle: Handle::Dir(DirHandle(7)) };
+                let entry = |name: &str| DirEntry { name: name.into(), handle: Handle::Dir(DirHandle(7)) };
                 let entries = vec![entry("a"), entry("b")];
                 Deed::reply(Ok(ManagerReply::Entries { entries, more: true }.into()))
             }

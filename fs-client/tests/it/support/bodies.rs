@@ -140,6 +140,7 @@ pub async fn code<V>(result: impl Future<Output = Result<V, fs_client::Error>>) 
 /// resources are held.
 pub async fn everything(client: &Client, servers: u32, entries: usize) {
     namespace(client).await;
+    links(client).await;
     many_entries(client, entries).await;
     striping(client, servers).await;
     sparse_and_truncate(client).await;
@@ -193,6 +194,38 @@ pub async fn namespace(client: &Client) {
     client.remove_all(&path("/d")).await.unwrap();
     assert_eq!(code(client.lookup(&path("/d"))).await, ErrorCode::NotFound);
     assert_eq!(code(client.remove(&path("/d"), RemoveKind::Any)).await, ErrorCode::NotFound);
+}
+
+/// Links, exchanged names, extended attributes, and objects that are known by their handles.
+pub async fn links(client: &Client) {
+    let root = client.mkdir(&path("/l")).await.unwrap();
+    let dir = FsPath::of(root);
+    let name = dir.join(b"\xff").unwrap();
+    let file = client.create(&name, striped(65536, 2)).await.unwrap();
+    file.write_at(0, pattern(100_000, 1)).await.unwrap();
+    let of = FsPath::of(file.handle());
+    assert_eq!(client.stat(&of).await.unwrap().attr.size, 100_000);
+    client.link(&of, &dir.join("two").unwrap()).await.unwrap();
+    client.remove(&name, RemoveKind::File).await.unwrap();
+    let again = client.open(&of).await.unwrap();
+    assert_eq!((again.handle(), read(&again, 0, 100_000).await), (file.handle(), pattern(100_000, 1)));
+
+    let made = client.symlink(&path("/l/s"), "two", (7, 8)).await.unwrap();
+    assert_eq!((made.attr.kind, made.attr.uid), (Kind::Symlink, 7));
+    assert_eq!(client.read_link(&path("/l/s")).await.unwrap(), "two");
+    assert_eq!(code(client.open(&path("/l/s"))).await, ErrorCode::Invalid);
+    client.exchange(&path("/l/s"), &path("/l/two")).await.unwrap();
+    assert_eq!(client.lookup(&path("/l/s")).await.unwrap().handle, file.handle().into());
+
+    client.set_xattr(&of, "user.a", Some("1".into()), Some(false)).await.unwrap();
+    assert_eq!(code(client.set_xattr(&of, "user.a", None, Some(false))).await, ErrorCode::Exists);
+    assert_eq!(client.xattr(&path("/l/s"), "user.a").await.unwrap(), "1");
+    assert_eq!(client.xattrs(&of).await.unwrap().len(), 1);
+    client.set_xattr(&of, "user.a", None, None).await.unwrap();
+    assert_eq!(code(client.xattr(&of, "user.a")).await, ErrorCode::NotFound);
+
+    client.remove_all(&path("/l")).await.unwrap();
+    assert_eq!(code(client.lookup(&of)).await, ErrorCode::Stale);
 }
 
 /// A directory of many entries is listed in pages, complete and in order.

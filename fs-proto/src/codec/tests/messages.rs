@@ -8,13 +8,37 @@ use proptest::prelude::*;
 use crate::limits::{MAX_ADDRS, MAX_JOINED, MAX_OFFSET};
 use crate::*;
 
+fn text() -> impl Strategy<Value = BString> {
+    vec(any::<u8>(), 0..40).prop_map(BString::from)
+}
+
 fn place() -> impl Strategy<Value = Place> {
-    (any::<u64>(), "[a-zé/]{0,40}").prop_map(|(dir, path)| Place { dir: DirHandle(dir), path })
+    (any::<u64>(), text()).prop_map(|(dir, path)| Place { dir: DirHandle(dir), path })
 }
 
 fn handle() -> impl Strategy<Value = Handle> {
-    any::<(bool, u64)>()
-        .prop_map(|(dir, raw)| if dir { Handle::Dir(DirHandle(raw)) } else { Handle::File(FileHandle(raw)) })
+    let kind = prop_oneof![Just(Kind::Dir), Just(Kind::File), Just(Kind::Symlink)];
+    (kind, any::<u64>()).prop_map(|(kind, raw)| Handle::new(kind, raw))
+}
+
+/// Links, extended attributes, and what looks at them.
+fn link_request() -> impl Strategy<Value = ManagerRequest> {
+    let name = || text().prop_map(XattrName);
+    let value = option::of(text().prop_map(XattrValue));
+    prop_oneof![
+        (place(), text(), any::<(u32, u32)>()).prop_map(|(place, target, (uid, gid))| ManagerRequest::Symlink {
+            place,
+            target,
+            uid,
+            gid
+        }),
+        (any::<u64>(), place()).prop_map(|(file, place)| ManagerRequest::Link { file: FileHandle(file), place }),
+        (place(), place()).prop_map(|(one, other)| ManagerRequest::Exchange { one, other }),
+        (handle(), name(), value, option::of(any::<bool>()))
+            .prop_map(|(handle, name, value, exists)| ManagerRequest::SetXattr { handle, name, value, exists }),
+        (handle(), name()).prop_map(|(handle, name)| ManagerRequest::GetXattr { handle, name }),
+        handle().prop_map(|handle| ManagerRequest::ListXattrs { handle }),
+    ]
 }
 
 fn regions() -> impl Strategy<Value = Regions> {
@@ -39,6 +63,7 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         ..SetAttr::default()
     });
     prop_oneof![
+        link_request(),
         Just(ManagerRequest::Ping),
         (place(), any::<(u32, u32, u32)>()).prop_map(|(place, (mode, uid, gid))| ManagerRequest::Mkdir {
             place,
@@ -59,7 +84,7 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
             }
         ),
         place().prop_map(|place| ManagerRequest::Lookup { place }),
-        (any::<(u64, u32)>(), "[a-z]{0,20}").prop_map(|((dir, max), after)| ManagerRequest::Readdir {
+        (any::<(u64, u32)>(), text()).prop_map(|((dir, max), after)| ManagerRequest::Readdir {
             dir: DirHandle(dir),
             after,
             max
@@ -283,11 +308,12 @@ fn entry() -> impl Strategy<Value = Entry> {
         let distribution = Distribution::simple_stripe(strip, datafiles.len() as u32).unwrap();
         Layout::new(distribution, datafiles.into_iter().map(|(iod, raw)| (iod, DatafileHandle(raw))).collect()).unwrap()
     });
-    (handle(), any::<(u32, u32, u32, u64, u64)>(), option::of(layout), option::of(any::<u64>())).prop_map(
-        |(handle, (mode, uid, gid, size, time), layout, recorded_size)| Entry {
+    let target = option::of(text());
+    (handle(), any::<(u32, u32, u32, u64, u64)>(), option::of(layout), option::of(any::<u64>()), target).prop_map(
+        |(handle, (mode, uid, gid, size, time), layout, recorded_size, target)| Entry {
             handle,
             attr: Attr {
-                kind: Kind::File,
+                kind: handle.kind(),
                 mode,
                 uid,
                 gid,
@@ -299,6 +325,7 @@ fn entry() -> impl Strategy<Value = Entry> {
             },
             touched_ns: time / 3,
             layout,
+            target,
             recorded_size,
         },
     )
@@ -330,7 +357,9 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
     let manager = prop_oneof![
         Just(ManagerReply::Done),
         entry().prop_map(ManagerReply::Entry),
-        (vec(("[a-z]{1,20}", handle()), 0..5), any::<bool>()).prop_map(|(entries, more)| ManagerReply::Entries {
+        text().prop_map(ManagerReply::Xattr),
+        vec(text().prop_map(XattrName), 0..5).prop_map(ManagerReply::Xattrs),
+        (vec((text(), handle()), 0..5), any::<bool>()).prop_map(|(entries, more)| ManagerReply::Entries {
             entries: entries.into_iter().map(|(name, handle)| DirEntry { name, handle }).collect(),
             more
         }),

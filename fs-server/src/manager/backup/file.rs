@@ -25,7 +25,9 @@ use super::row::{MAX_ROW, Row, decode};
 
 const MAGIC: [u8; 8] = *b"PVFSBACK";
 /// The format of the file.
-const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 2;
+/// The oldest format that can be restored.
+const OLDEST: u32 = 1;
 /// In place of the length of a row: the trailer follows.
 const END: u32 = u32::MAX;
 const HEADER_LEN: usize = 60;
@@ -33,6 +35,8 @@ const HEADER_LEN: usize = 60;
 /// Whose metadata a backup has, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
+    /// The format of the file.
+    pub(super) format: u32,
     pub(super) cluster: ClusterId,
     pub(super) store: StoreId,
     /// The manager's start.
@@ -158,10 +162,12 @@ impl Reader {
             return Err(reader.refusal("it is not a backup of `pvfsd backup`"));
         }
         let format = u32::from_le_bytes(reader.take()?);
-        if format != FORMAT {
-            return Err(reader.refusal(&format!("it is of format {format}; format {FORMAT} is known here")));
+        if !(OLDEST..=FORMAT).contains(&format) {
+            let known = format!("formats {OLDEST} to {FORMAT} are known here");
+            return Err(reader.refusal(&format!("it is of format {format}; {known}")));
         }
         let header = Header {
+            format,
             cluster: ClusterId(u128::from_le_bytes(reader.take()?)),
             store: StoreId(u128::from_le_bytes(reader.take()?)),
             epoch: u64::from_le_bytes(reader.take()?),
@@ -246,7 +252,7 @@ mod tests {
     use super::*;
     use crate::manager::backup::row::push_row;
 
-    const HEADER: Header = Header { cluster: ClusterId(7), store: StoreId(8), epoch: 3, time_ns: 99 };
+    const HEADER: Header = Header { format: FORMAT, cluster: ClusterId(7), store: StoreId(8), epoch: 3, time_ns: 99 };
 
     fn write(path: &Path, force: bool) -> Result<u64, FsError> {
         let mut writer = Writer::create(path, &HEADER, 1, force)?;

@@ -40,7 +40,7 @@ pub fn backup(bytes: &[u8]) {
         fs::write(&path, &file).expect("a file");
         let Ok((mut reader, header)) = Reader::open(&path) else { return };
         let store = MetaStore::in_memory().expect("a database");
-        let mut import = Import::begin(&store, header.cluster, header.store).expect("an empty database");
+        let mut import = Import::begin(&store, &header).expect("an empty database");
         let mut read = 0;
         loop {
             match reader.next() {

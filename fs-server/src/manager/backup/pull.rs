@@ -8,7 +8,7 @@ use bmi::{Addr, OpenOptions};
 use fs_proto::{ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, ReplyBody, Role};
 
 use super::Summary;
-use super::file::{Header, Writer};
+use super::file::{FORMAT, Header, Writer};
 use super::row::{Row, Rows};
 use crate::call;
 use crate::host::{random_number, wall_clock};
@@ -28,7 +28,7 @@ pub(crate) fn backup(manager: &Addr, path: &Path, force: bool) -> Result<Summary
         let peer = endpoint.connect(&manager.without_device(), endpoint.within(PATIENCE)).await?;
         let identity = call::greet(&peer, Hello::to(Role::Manager), PATIENCE).await?;
         let (cluster, epoch) = (identity.cluster, identity.start.epoch);
-        let header = Header { cluster, store: identity.store, epoch, time_ns: wall_clock() };
+        let header = Header { format: FORMAT, cluster, store: identity.store, epoch, time_ns: wall_clock() };
         let mut writer = Writer::create(path, &header, random_number()?, force)?;
         let (mut objects, mut page) = (0, 0);
         loop {

@@ -50,7 +50,7 @@ fn check(path: &Path) -> Result<(), FsError> {
 fn store(path: &Path, database: &Path) -> Result<(Header, Summary), FsError> {
     let (mut reader, header) = Reader::open(path)?;
     let store = MetaStore::open(database)?;
-    let mut import = Import::begin(&store, header.cluster, header.store)?;
+    let mut import = Import::begin(&store, &header)?;
     while let Some(row) = reader.next()? {
         if !import.add(&row)? {
             return Err(reader.damaged());

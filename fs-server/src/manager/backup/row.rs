@@ -17,16 +17,18 @@ pub(crate) enum Row<'a> {
     Counter(&'a str, u64),
     /// An I/O server: its number, its store, epoch and instance of the store's last start.
     Member(u32, u128, u64, u128),
-    /// A file or directory: its number and its stored form.
+    /// An object: its number and its stored form.
     Object(u64, &'a [u8]),
-    /// A name: its directory, the name, the number of the object, and whether that is a directory.
-    Name(u64, &'a str, u64, bool),
+    /// A name: its directory, the name, the number of the object, and the number of its kind.
+    Name(u64, &'a [u8], u64, u8),
     /// A datafile that waits to be removed from an I/O server.
     Orphan(u32, u64),
     /// A datafile whose change of size was decided and not carried out: its I/O server, its handle,
     /// where to cut it off and its size then, in bytes, and the encoded error of the server, if
     /// there is one.
     Truncate(u32, u64, (u64, u64), Option<&'a [u8]>),
+    /// An extended attribute: the number of its object, its name, and its value.
+    Xattr(u64, &'a [u8], &'a [u8]),
 }
 
 /// Appends a row to `page`, unless the page would then be longer than `room`. Returns whether it
@@ -98,7 +100,8 @@ mod tests {
             Row::Counter("next", 7),
             Row::Member(1, 2, 3, 4),
             Row::Object(1, b"stored"),
-            Row::Name(1, "name", 9, false),
+            Row::Name(1, b"name", 9, 0),
+            Row::Xattr(9, b"user.name", b"value"),
             Row::Orphan(2, 77),
             Row::Truncate(2, 78, (8, 9), Some(b"stored")),
         ];

@@ -23,7 +23,7 @@ use fs_proto::{ErrorCode, FsError, ManagerReply};
 use super::row::{Row, push_row};
 use crate::manager::commit::View;
 use crate::manager::fleet::MEMBERS;
-use crate::manager::tables::{COUNTERS, NAMES, OBJECTS, ORPHANS, TRUNCATES};
+use crate::manager::tables::{COUNTERS, NAMES, OBJECTS, ORPHANS, TRUNCATES, XATTRS};
 use crate::manager::{Fault, is_open};
 use crate::service::Session;
 
@@ -41,7 +41,8 @@ enum Position {
     Counters(String),
     Members(u32),
     Objects(u64),
-    Names(u64, String),
+    Names(u64, Vec<u8>),
+    Xattrs(u64, Vec<u8>),
     Orphans(u32, u64),
     Truncates(u32, u64),
     End,
@@ -167,14 +168,24 @@ impl Snapshot {
                     return Ok(Position::Objects(raw.value()));
                 }
             }
-            at = Position::Names(0, String::new());
+            at = Position::Names(0, Vec::new());
         }
         if let Position::Names(dir, name) = &at {
-            for row in self.transaction.open_table(NAMES)?.range((*dir, name.as_str())..)? {
+            for row in self.transaction.open_table(NAMES)?.range((*dir, name.as_slice())..)? {
                 let (key, value) = row?;
-                let ((dir, name), (raw, is_dir)) = (key.value(), value.value());
-                if !push(&Row::Name(dir, name, raw, is_dir))? {
+                let ((dir, name), (raw, kind)) = (key.value(), value.value());
+                if !push(&Row::Name(dir, name, raw, kind))? {
                     return Ok(Position::Names(dir, name.to_owned()));
+                }
+            }
+            at = Position::Xattrs(0, Vec::new());
+        }
+        if let Position::Xattrs(raw, name) = &at {
+            for row in self.transaction.open_table(XATTRS)?.range((*raw, name.as_slice())..)? {
+                let (key, value) = row?;
+                let (raw, name) = key.value();
+                if !push(&Row::Xattr(raw, name, value.value()))? {
+                    return Ok(Position::Xattrs(raw, name.to_owned()));
                 }
             }
             at = Position::Orphans(0, 0);
@@ -209,6 +220,7 @@ mod tests {
     use fs_proto::{ClusterId, Place, StoreId};
 
     use super::*;
+    use crate::manager::backup::file::{FORMAT, Header};
     use crate::manager::backup::import::Import;
     use crate::manager::backup::row::Rows;
     use crate::manager::tables::{Birth, Change};
@@ -243,7 +255,8 @@ mod tests {
         (0..50).for_each(|number| mkdir(&store, &format!("dir{number:02}")));
         let (mut snapshots, session) = (Snapshots::default(), Arc::new(Session::default()));
         let copy = MetaStore::in_memory().unwrap();
-        let mut import = Import::begin(&copy, ClusterId(1), StoreId(2)).unwrap();
+        let header = Header { format: FORMAT, cluster: ClusterId(1), store: StoreId(2), epoch: 3, time_ns: 4 };
+        let mut import = Import::begin(&copy, &header).unwrap();
         let mut page = 0;
         loop {
             let reply = snapshots.page(&view(&store), &session, page, 200, at(page)).unwrap();
@@ -264,9 +277,9 @@ mod tests {
         assert_eq!(crate::manager::tables::names::stat(&read).unwrap().dirs, 51);
         let (names, _) = crate::manager::tables::names::view(&read)
             .unwrap()
-            .readdir(fs_proto::DirHandle::ROOT, "", 1000, 1 << 20)
+            .readdir(fs_proto::DirHandle::ROOT, b"", 1000, 1 << 20)
             .unwrap();
-        assert!(names.len() == 50 && names.iter().all(|entry| entry.name.starts_with("dir")));
+        assert!(names.len() == 50 && names.iter().all(|entry| entry.name.starts_with(b"dir")));
         let truncates = read.open_table(TRUNCATES).unwrap();
         assert_eq!(truncates.get((1, 78)).unwrap().unwrap().value(), (Some((8, 9)), Some(&[3, 0, 0][..]), false));
         assert!(truncates.get((1, 79)).unwrap().is_none(), "it was not decided");

@@ -256,6 +256,25 @@ impl Group {
                 change.remove(place, *kind)?;
                 ManagerReply::Done
             }
+            ManagerRequest::Symlink { place, target, uid, gid } => {
+                ManagerReply::Entry(change.symlink(place, target, (*uid, *gid))?)
+            }
+            ManagerRequest::Link { file, place } => {
+                let entry = change.hard_link(*file, place)?;
+                if creators.get(&file.0).is_some_and(|creator| *creator != client) {
+                    creators.remove(&file.0);
+                }
+                effects.push(Effect::Seen(file.0, client));
+                ManagerReply::Entry(entry)
+            }
+            ManagerRequest::Exchange { one, other } => {
+                change.exchange(one, other)?;
+                ManagerReply::Done
+            }
+            ManagerRequest::SetXattr { handle, name, value, exists } => {
+                change.set_xattr(*handle, name, value.as_ref(), *exists)?;
+                ManagerReply::Done
+            }
             other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
         };
         Ok(reply)

@@ -65,6 +65,8 @@ pub(in crate::manager) fn answer(
             let (entries, more) = names::view(read)?.readdir(*dir, after, max, room)?;
             ManagerReply::Entries { entries, more }
         }
+        ManagerRequest::GetXattr { handle, name } => ManagerReply::Xattr(names::xattr(read, *handle, name)?),
+        ManagerRequest::ListXattrs { handle } => ManagerReply::Xattrs(names::xattrs(read, *handle)?),
         ManagerRequest::Statfs => ManagerReply::Stat(names::stat(read)?),
         other => {
             return Err(FsError::new(ErrorCode::Invalid, format!("{} changes something", other.name())).into());

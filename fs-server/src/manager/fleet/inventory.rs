@@ -24,13 +24,14 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use fs_proto::{COUNT_BITS, DatafileHandle, DirHandle, ErrorCode, FsError, IodReply, IodRequest, ReplyBody};
+use bstr::{BStr, BString, ByteSlice};
+use fs_proto::{COUNT_BITS, DatafileHandle, DirHandle, ErrorCode, FsError, IodReply, IodRequest, Kind, ReplyBody};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::maintenance::Link;
 use crate::call;
 use crate::manager::Manager;
-use crate::manager::tables::{NAMES, OBJECTS, Object, objects_from};
+use crate::manager::tables::{NAMES, OBJECTS, Object, kind_number, objects_from};
 
 /// Number of objects that are looked at before other work is done.
 const STEP: usize = 256;
@@ -165,7 +166,7 @@ impl Manager {
     }
 
     /// Returns those of `datafiles` that belong to a file now, with the file's path.
-    async fn files_of(&self, iod: u32, absent: Vec<u64>) -> Result<Vec<(u64, String)>, FsError> {
+    async fn files_of(&self, iod: u32, absent: Vec<u64>) -> Result<Vec<(u64, BString)>, FsError> {
         if absent.is_empty() {
             return Ok(Vec::new());
         }
@@ -182,9 +183,9 @@ impl Manager {
             let mut named = BTreeMap::new();
             for row in read.open_table(NAMES)?.iter()? {
                 let (key, value) = row?;
-                let ((dir, name), (raw, is_dir)) = (key.value(), value.value());
-                if is_dir || wanted.contains(&raw) {
-                    named.insert(raw, (dir, name.to_owned()));
+                let ((dir, name), (raw, kind)) = (key.value(), value.value());
+                if kind == kind_number(Kind::Dir) || wanted.contains(&raw) {
+                    named.insert(raw, (dir, BString::from(name)));
                 }
             }
             Ok(named)
@@ -195,14 +196,15 @@ impl Manager {
         let path = |mut raw: u64| {
             let mut parts = Vec::new();
             while let Some((dir, name)) = named.get(&raw) {
-                parts.push(name.as_str());
+                parts.push(name.as_bstr());
                 raw = *dir;
                 if raw == DirHandle::ROOT.0 || parts.len() > depth {
                     break;
                 }
             }
+            parts.push(BStr::new(""));
             parts.reverse();
-            format!("/{}", parts.join("/"))
+            BString::from(bstr::join("/", parts))
         };
         // A file without a name was removed meanwhile.
         let found = files.into_iter().filter(|(_, raw)| named.contains_key(raw));

@@ -17,7 +17,7 @@ pub(super) use identity::{ASKED, IDENTITY, RESTORED, STARTS, identity, not_forma
 pub(super) use names::fuzz_view;
 pub(super) use names::{
     Birth, COUNTERS, Change, Decided, NAMELESS, NAMES, NewFile, OBJECTS, ORPHANS, Object, Publication, TRUNCATES,
-    Truncates, objects_from,
+    Truncates, XATTRS, kind_number, objects_from,
 };
 pub(super) use placement::{Candidate, Unplaced, Wanted};
 pub(super) use pools::{DISCARDS, POOLS, Pools};

@@ -14,12 +14,14 @@ use crate::store::disk::{DiskDir, read_file};
 /// |---|---|---|
 /// | 1 | | refused |
 /// | 2 | labels with a cluster and starts; datafiles in 256 directories | refused for the manager |
-/// | 3 | the manager's database keeps the size before a truncation; I/O servers note their caches | |
+/// | 3 | the manager's database keeps the size before a truncation; I/O servers note their caches | as 2 |
+/// | 4 | the manager's names are bytes; links, extended attributes | |
 ///
 /// The metadata of an older manager comes over in a backup. Nothing in the directory of an I/O
-/// server of format 2 has changed, so it is used as it is: its next label has the new number. The
-/// cache that its killed server has left is refused, because nothing says whether it is the last.
-pub(super) const FORMAT: u32 = 3;
+/// server of format 2 or 3 has changed, so it is used as it is: its next label has the new number.
+/// The cache that a killed server of format 2 has left is refused, because nothing says whether it
+/// is the last.
+pub(super) const FORMAT: u32 = 4;
 /// The oldest format of the directory of an I/O server that is used.
 const OLDEST_OF_IOD: u32 = 2;
 pub(crate) const IDENTITY: &str = "identity.toml";

@@ -90,8 +90,8 @@ fn a_label_that_cannot_be_read_is_not_overwritten() {
         ("nonsense".to_owned(), "identity.toml"),
         ("format = 1\nrole = \"iod\"\nindex = 0\nstore = \"1\"\n".to_owned(), "format 1"),
         ("format = 1\nrole = \"manager\"\nstore = \"1\"\n".to_owned(), "pvfsd restore"),
-        ("format = 2\nrole = \"manager\"\nstore = \"1\"\n".to_owned(), "pvfsd restore"),
-        ("format = 4\nrole = \"iod\"\nindex = 0\nstore = \"1\"\n".to_owned(), "newer program"),
+        ("format = 3\nrole = \"manager\"\nstore = \"1\"\n".to_owned(), "pvfsd restore"),
+        ("format = 5\nrole = \"iod\"\nindex = 0\nstore = \"1\"\n".to_owned(), "newer program"),
         (
             format!("format = 2\ncluster = \"{digits}1\"\nrole = \"iod\"\nindex = 0\nstore = \"x\"\nhighest = \"0\"\n"),
             "32 hex",

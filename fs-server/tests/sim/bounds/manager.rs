@@ -1,7 +1,10 @@
 //! The requests to the manager of the largest cluster.
 
-use fs_proto::limits::{MAX_ENTRIES, MAX_PATH, MAX_SERVERS};
-use fs_proto::{DirHandle, FileHandle, Handle, Registration, RemoveKind, Replace, SetAttr, Start, StoreId};
+use fs_proto::limits::{MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_SERVERS, MAX_XATTR, MAX_XATTRS};
+use fs_proto::{
+    BString, DirHandle, FileHandle, Handle, Registration, RemoveKind, Replace, SetAttr, Start, StoreId, XattrName,
+    XattrValue,
+};
 use fs_server::service::Limits;
 use futures_util::future::join_all;
 
@@ -89,6 +92,17 @@ impl Server {
         file
     }
 
+    /// Creates a file, and returns the requests that give it most extended attributes.
+    fn xattrs(&self, path: &str) -> Vec<ManagerRequest> {
+        let handle = self.file(path, Existing::Refuse).into();
+        let value = Some(XattrValue("x".repeat(MAX_XATTR).into()));
+        let set = |number: usize| {
+            let name = XattrName(format!("{number:0MAX_NAME$}").into());
+            ManagerRequest::SetXattr { handle, name, value: value.clone(), exists: None }
+        };
+        (0..MAX_XATTRS).map(set).collect()
+    }
+
     fn many(&self) -> DirHandle {
         let look = ManagerRequest::Lookup { place: Place::root("many") };
         let entry = self.world.block_on(self.client.entry(self.peer, look)).unwrap();
@@ -107,7 +121,7 @@ rows! { ROWS of ManagerRequest for Server {
         server.cost(ManagerRequest::Lookup { place: Place::root(deep("file")) })
     };
     ManagerRequest::Readdir { .. } => "most entries of more", MAX_ENTRIES as u64 + FEW, |server| {
-        let (dir, after) = (server.many(), String::new());
+        let (dir, after) = (server.many(), BString::default());
         server.cost(ManagerRequest::Readdir { dir, after, max: u32::MAX })
     };
     ManagerRequest::Getattr { .. } => "a file on all servers", FEW, |server| {
@@ -126,6 +140,37 @@ rows! { ROWS of ManagerRequest for Server {
     };
     ManagerRequest::Remove { .. } => "the longest path, on all servers", COMMIT, |server| {
         server.cost(ManagerRequest::Remove { place: Place::root(deep("file")), kind: RemoveKind::Any })
+    };
+    ManagerRequest::Symlink { .. } => "the longest path and target", COMMIT, |server| {
+        let (place, target) = (Place::root(deep("link")), "x".repeat(MAX_PATH - 1).into());
+        server.cost(ManagerRequest::Symlink { place, target, uid: 1, gid: 2 })
+    };
+    ManagerRequest::Link { .. } => "the longest path, on all servers", COMMIT, |server| {
+        let file = server.file("file5", Existing::Refuse);
+        server.cost(ManagerRequest::Link { file, place: Place::root(deep("name")) })
+    };
+    ManagerRequest::Exchange { .. } => "of directories, by the longest paths", COMMIT, |server| {
+        let names = [deep("1"), deep("2")];
+        server.make(names.iter().map(|name| mkdir(name)).collect());
+        let [one, other] = names.map(Place::root);
+        server.cost(ManagerRequest::Exchange { one, other })
+    };
+    ManagerRequest::SetXattr { .. } => "the last one, of the longest", COMMIT, |server| {
+        let set = server.xattrs("file6");
+        server.make(set[1..].to_vec());
+        server.cost(set[0].clone())
+    };
+    ManagerRequest::GetXattr { .. } => "one of most", FEW, |server| {
+        let set = server.xattrs("file7");
+        server.make(set.clone());
+        let ManagerRequest::SetXattr { handle, name, .. } = set[0].clone() else { panic!() };
+        server.cost(ManagerRequest::GetXattr { handle, name })
+    };
+    ManagerRequest::ListXattrs { .. } => "most of them", MAX_XATTRS as u64 + FEW, |server| {
+        let set = server.xattrs("file8");
+        server.make(set.clone());
+        let ManagerRequest::SetXattr { handle, .. } = set[0] else { panic!() };
+        server.cost(ManagerRequest::ListXattrs { handle })
     };
     ManagerRequest::Statfs => "all pools", 2 * SERVERS + FEW, |server| server.cost(ManagerRequest::Statfs);
     ManagerRequest::Cluster { .. } => "all servers", SERVERS + FEW, |server| {

@@ -80,7 +80,7 @@ async fn work(world: &World, cluster: &SimCluster, seed: u64, who: u64) -> Vec<(
         let made = rng.below(3) > 0;
         let request = match made {
             true => mkdir(&name),
-            false => ManagerRequest::Remove { place: Place::root(&name), kind: RemoveKind::Dir },
+            false => ManagerRequest::Remove { place: Place::root(name.as_str()), kind: RemoveKind::Dir },
         };
         let begun = client.endpoint.now();
         let outcome = client.manager(manager, request).await;

@@ -22,7 +22,8 @@ fn lookup(name: &str) -> ManagerRequest {
 
 fn mkdir_and_lookups(name: &str) -> [ManagerRequest; 3] {
     let place = Place::root(name);
-    let readdir = ManagerRequest::Readdir { dir: fs_proto::DirHandle::ROOT, after: String::new(), max: 100 };
+    let readdir =
+        ManagerRequest::Readdir { dir: fs_proto::DirHandle::ROOT, after: fs_proto::BString::default(), max: 100 };
     [ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 }, lookup(name), readdir]
 }
 
@@ -144,7 +145,7 @@ fn every_loop_refuses_what_the_manager_refuses() {
             let stranger = Request { id: RequestId { client: 99, seq: 1 }, ..client.request(create("x")) };
             let refused = client.send(manager, &stranger, Body::None).await.unwrap().result;
             assert_eq!(code(refused), Some(ErrorCode::Invalid), "the connection has another client");
-            let remove = ManagerRequest::Remove { place: Place::root(&name), kind: RemoveKind::Dir };
+            let remove = ManagerRequest::Remove { place: Place::root(name.as_str()), kind: RemoveKind::Dir };
             client.manager(manager, remove).await.unwrap();
             assert_eq!(code(client.manager(manager, lookup(&name)).await), Some(ErrorCode::NotFound));
         }

@@ -39,7 +39,7 @@ fn a_directory_is_listed_page_by_page() {
         for name in names.iter().rev() {
             client.manager(manager, create(name)).await.unwrap();
         }
-        let (mut listed, mut after, mut pages) = (Vec::new(), String::new(), 0);
+        let (mut listed, mut after, mut pages) = (Vec::new(), fs_proto::BString::default(), 0);
         loop {
             let readdir = ManagerRequest::Readdir { dir: DirHandle::ROOT, after: after.clone(), max: 1000 };
             let Ok(ManagerReply::Entries { entries, more }) = client.manager(manager, readdir).await else { panic!() };

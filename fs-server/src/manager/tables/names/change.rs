@@ -7,10 +7,17 @@ use fs_proto::{
 };
 use redb::{ReadableTable, Table, WriteTransaction};
 
-use super::object::{COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, Row, TRUNCATES, refuse};
-use super::view::View;
+use super::object::{
+    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, Row, TRUNCATES, XATTRS, kind_number, refuse,
+};
+use super::view::{View, xattr_names};
 use crate::manager::Fault;
 use crate::manager::tables::placement::Wanted;
+
+/// Bits of a mode: a program runs as its owner, or as its group, and who is in that may run it.
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o0010;
 
 /// The tables in a transaction for writing.
 pub(in crate::manager) struct Change<'t> {
@@ -19,6 +26,7 @@ pub(in crate::manager) struct Change<'t> {
     pub(super) orphans: Table<'t, (u32, u64), ()>,
     pub(super) nameless: Table<'t, (u128, u64), ()>,
     pub(super) truncates: Table<'t, (u32, u64), Row>,
+    pub(super) xattrs: Table<'t, Key, &'static [u8]>,
     pub(super) epoch: u64,
     pub(super) now_ns: u64,
 }
@@ -55,14 +63,12 @@ impl<'t> Change<'t> {
         let orphans = transaction.open_table(ORPHANS)?;
         let nameless = transaction.open_table(NAMELESS)?;
         let truncates = transaction.open_table(TRUNCATES)?;
+        let xattrs = transaction.open_table(XATTRS)?;
         let epoch = counters.get("epoch")?.map_or(0, |epoch| epoch.value());
-        let mut change = Change { view, counters, orphans, nameless, truncates, epoch, now_ns };
+        let mut change = Change { view, counters, orphans, nameless, truncates, xattrs, epoch, now_ns };
         if change.view.find(DirHandle::ROOT.0)?.is_none() {
             let attr = change.attr(Kind::Dir, Birth { mode: 0o755, uid: 0, gid: 0 });
-            change.store(
-                DirHandle::ROOT.0,
-                &Object { parent: DirHandle::ROOT.0, attr, layout: None, touched_ns: now_ns, recorded_size: None },
-            )?;
+            change.store(DirHandle::ROOT.0, &change.object(DirHandle::ROOT.0, attr))?;
             change.count("dirs", 1)?;
             change.counters.insert("next", DirHandle::ROOT.0 + 1)?;
         }
@@ -75,10 +81,13 @@ impl<'t> Change<'t> {
         Attr { kind, mode: mode & 0o7777, uid, gid, size: 0, atime_ns: now, mtime_ns: now, ctime_ns: now, nlink }
     }
 
+    /// Returns a new object that is neither file nor link.
+    pub(super) fn object(&self, parent: u64, attr: Attr) -> Object {
+        Object { parent, attr, layout: None, target: None, touched_ns: self.now_ns, recorded_size: None }
+    }
+
     pub(super) fn store(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
-        let bytes = postcard::to_extend(object, Vec::with_capacity(128))
-            .map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))?;
-        self.view.objects.insert(raw, bytes.as_slice())?;
+        self.view.objects.insert(raw, object.encode(raw)?.as_slice())?;
         Ok(())
     }
 
@@ -115,11 +124,17 @@ impl<'t> Change<'t> {
     }
 
     /// Adds or removes a name, and updates its directory.
-    pub(super) fn link(&mut self, dir: u64, name: &str, target: Option<Named>, subdirs: i32) -> Result<(), Fault> {
+    pub(super) fn link(
+        &mut self,
+        dir: u64,
+        name: &[u8],
+        target: Option<(u64, Kind)>,
+        subdirs: i32,
+    ) -> Result<(), Fault> {
         let mut parent = self.view.object(dir)?;
         match target {
-            Some(target) => {
-                if self.view.names.insert((dir, name), target)?.is_none() {
+            Some((raw, kind)) => {
+                if self.view.names.insert((dir, name), (raw, kind_number(kind)))?.is_none() {
                     parent.attr.size += 1;
                 }
             }
@@ -134,14 +149,24 @@ impl<'t> Change<'t> {
         self.store(dir, &parent)
     }
 
-    /// Removes an object that has no name any more. The datafiles of a file become orphans.
-    pub(super) fn bury(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
-        self.bury_uncounted(raw, object)?;
-        self.count(if object.attr.kind == Kind::Dir { "dirs" } else { "files" }, -1)
+    /// Notes that an object has a name less. Removes it if that was the last one. The datafiles of
+    /// a file become orphans.
+    pub(super) fn unname(&mut self, raw: u64, mut object: Object) -> Result<(), Fault> {
+        let is_dir = object.attr.kind == Kind::Dir;
+        if !is_dir && object.attr.nlink > 1 {
+            (object.attr.nlink, object.attr.ctime_ns) = (object.attr.nlink - 1, self.now_ns);
+            return self.store(raw, &object);
+        }
+        self.bury_uncounted(raw, &object)?;
+        self.count(if is_dir { "dirs" } else { "files" }, -1)
     }
 
     pub(super) fn bury_uncounted(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
         self.view.objects.remove(raw)?;
+        for name in xattr_names(&self.xattrs, raw)? {
+            step();
+            self.xattrs.remove((raw, name.0.as_slice()))?;
+        }
         for (iod, datafile) in object.layout.iter().flat_map(Layout::datafiles) {
             step();
             self.truncates.remove((*iod, datafile.0))?;
@@ -159,10 +184,9 @@ impl<'t> Change<'t> {
             return refuse(ErrorCode::Exists, format!("{:?}", place.path));
         }
         let raw = self.handles(1)?;
-        let attr = self.attr(Kind::Dir, birth);
-        let object = Object { parent: dir, attr, layout: None, touched_ns: self.now_ns, recorded_size: None };
+        let object = self.object(dir, self.attr(Kind::Dir, birth));
         self.store(raw, &object)?;
-        self.link(dir, name, Some((raw, true)), 1)?;
+        self.link(dir, name, Some((raw, Kind::Dir)), 1)?;
         self.count("dirs", 1)?;
         Ok(object.entry(raw))
     }
@@ -178,10 +202,12 @@ impl<'t> Change<'t> {
         let (dir, name) = self.view.parent(place)?;
         let mut wanted = if servers == 0 { Wanted::All } else { Wanted::Exactly(servers) };
         match (self.view.name(dir, name)?, existing) {
-            (Some((_, true)), _) => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
-            (Some(_), Existing::Refuse) => return refuse(ErrorCode::Exists, format!("{:?}", place.path)),
-            (Some((raw, false)), Existing::Open) => return Ok((self.view.object(raw)?.entry(raw), false)),
-            (Some((raw, false)), Existing::Replace) => {
+            (Some((_, Kind::Dir)), _) => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
+            (Some(_), Existing::Refuse) | (Some((_, Kind::Symlink)), Existing::Open) => {
+                return refuse(ErrorCode::Exists, format!("{:?}", place.path));
+            }
+            (Some((raw, Kind::File)), Existing::Open) => return Ok((self.view.object(raw)?.entry(raw), false)),
+            (Some((raw, _)), Existing::Replace) => {
                 // One that cannot be read can still be replaced.
                 if let Some(layout) = self.view.object(raw).ok().and_then(|object| object.layout) {
                     let distribution = layout.distribution();
@@ -200,13 +226,12 @@ impl<'t> Change<'t> {
         let layout = Layout::new(distribution, datafiles)?;
         let raw = self.handles(1)?;
         self.count("created", 1)?;
-        let (attr, touched_ns) = (self.attr(Kind::File, new.birth), self.now_ns);
-        let object = Object { parent: dir, attr, layout: Some(layout), touched_ns, recorded_size: None };
+        let object = Object { layout: Some(layout), ..self.object(dir, self.attr(Kind::File, new.birth)) };
         if existing == Existing::Replace {
             return Ok((self.keep_nameless(raw, object, new.client)?, true));
         }
         self.store(raw, &object)?;
-        self.link(dir, name, Some((raw, false)), 0)?;
+        self.link(dir, name, Some((raw, Kind::File)), 0)?;
         self.count("files", 1)?;
         Ok((object.entry(raw), true))
     }
@@ -227,6 +252,10 @@ impl<'t> Change<'t> {
         self.view.getattr(wanted)?;
         let mut object = self.view.object(wanted.raw())?;
         let attr = &mut object.attr;
+        if attr.kind == Kind::File && (set.uid.is_some() || set.gid.is_some()) {
+            // Who gets a program with these bits would get its rights.
+            attr.mode &= !(S_ISUID | if attr.mode & S_IXGRP == 0 { 0 } else { S_ISGID });
+        }
         attr.mode = set.mode.map_or(attr.mode, |mode| mode & 0o7777);
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);
@@ -242,9 +271,10 @@ impl<'t> Change<'t> {
     /// Removes a file or an empty directory.
     pub(in crate::manager) fn remove(&mut self, place: &Place, kind: RemoveKind) -> Result<(), Fault> {
         let (dir, name) = self.view.parent(place)?;
-        let Some((raw, is_dir)) = self.view.name(dir, name)? else {
+        let Some((raw, found)) = self.view.name(dir, name)? else {
             return refuse(ErrorCode::NotFound, format!("{:?}", place.path));
         };
+        let is_dir = found == Kind::Dir;
         match kind {
             RemoveKind::File if is_dir => return refuse(ErrorCode::IsDirectory, format!("{:?}", place.path)),
             RemoveKind::Dir if !is_dir => return refuse(ErrorCode::NotDirectory, format!("{:?}", place.path)),
@@ -254,7 +284,7 @@ impl<'t> Change<'t> {
         if is_dir && object.attr.size > 0 {
             return refuse(ErrorCode::NotEmpty, format!("{:?}", place.path));
         }
-        self.bury(raw, &object)?;
+        self.unname(raw, object)?;
         self.link(dir, name, None, if is_dir { -1 } else { 0 })
     }
 
@@ -262,9 +292,10 @@ impl<'t> Change<'t> {
     pub(in crate::manager) fn rename(&mut self, from: &Place, to: &Place, replace: Replace) -> Result<(), Fault> {
         let (from_dir, from_name) = self.view.parent(from)?;
         let (to_dir, to_name) = self.view.parent(to)?;
-        let Some((raw, is_dir)) = self.view.name(from_dir, from_name)? else {
+        let Some((raw, kind)) = self.view.name(from_dir, from_name)? else {
             return refuse(ErrorCode::NotFound, format!("{:?}", from.path));
         };
+        let is_dir = kind == Kind::Dir;
         if is_dir && self.view.is_within(to_dir, raw)? {
             let text = format!("{:?} cannot be moved into itself ({:?})", from.path, to.path);
             return refuse(ErrorCode::Invalid, text);
@@ -273,8 +304,10 @@ impl<'t> Change<'t> {
         self.view.check_replaced(to, there, replace)?;
         let replaced = match there {
             Some((there, _)) if there == raw => return Ok(()),
-            Some((_, true)) if !is_dir => return refuse(ErrorCode::IsDirectory, format!("{:?}", to.path)),
-            Some((_, false)) if is_dir => return refuse(ErrorCode::NotDirectory, format!("{:?}", to.path)),
+            Some((_, Kind::Dir)) if !is_dir => return refuse(ErrorCode::IsDirectory, format!("{:?}", to.path)),
+            Some((_, Kind::File | Kind::Symlink)) if is_dir => {
+                return refuse(ErrorCode::NotDirectory, format!("{:?}", to.path));
+            }
             Some((there, _)) => Some((there, self.view.object(there)?)),
             None => None,
         };
@@ -286,14 +319,14 @@ impl<'t> Change<'t> {
         }
         let mut object = self.view.object(raw)?;
         let subdirs = i32::from(is_dir);
-        if let Some((there, old)) = &replaced {
-            self.bury(*there, old)?;
+        if let Some((there, old)) = replaced {
+            self.unname(there, old)?;
             self.link(to_dir, to_name, None, -subdirs)?;
         }
         if !mutated("manager/rename-keeps-the-old-name") {
             self.link(from_dir, from_name, None, -subdirs)?;
         }
-        self.link(to_dir, to_name, Some((raw, is_dir)), subdirs)?;
+        self.link(to_dir, to_name, Some((raw, kind)), subdirs)?;
         (object.parent, object.attr.ctime_ns) = (to_dir, self.now_ns);
         self.store(raw, &object)
     }
@@ -320,7 +353,7 @@ pub(in crate::manager) fn fuzz_view(store: &crate::store::MetaStore, dir: DirHan
         let read = store.read().expect("a database");
         let _ = super::view::stat(&read);
         let view = super::view::view(&read).expect("tables");
-        let Ok((entries, _)) = view.readdir(dir, "", 8, 4096) else { return };
+        let Ok((entries, _)) = view.readdir(dir, b"", 8, 4096) else { return };
         for entry in &entries {
             let _ = view.getattr(entry.handle);
             let _ = view.lookup(&Place::at(dir, entry.name.clone()));

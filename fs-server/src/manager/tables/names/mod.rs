@@ -1,9 +1,10 @@
-//! Directories, files and names: the manager's tables and the operations on them.
+//! Directories, files, links and names: the manager's tables and the operations on them.
 //!
 //! **Layout** of the tables
 //!
 //! ```text
-//!   objects   handle → parent, attributes, layout       every file and directory, by number
+//!   objects   handle → parent, attributes, layout       every file, directory and symbolic link, by number
+//!   xattrs    (handle, name) → value                    extended attributes (`links`)
 //!   names     (directory, name) → handle, kind          in the order of names, so a page of a directory is a range
 //!   counters  "epoch" | "next" | "created" | "files" | "dirs" → number
 //!   orphans   (I/O server, datafile) → ()               datafiles of removed files, still to be removed there
@@ -14,8 +15,8 @@
 //! **Invariants**
 //! 1. A change makes all its checks before its first write. A change that is refused has written
 //!    nothing, so several changes can share a transaction.
-//! 2. Every object but the root and the nameless files has exactly one name, and its `parent` is
-//!    the directory of that name.
+//! 2. Every object but the root and the nameless files has a name. Only a file can have several. The
+//!    `parent` of a directory is the directory of its name.
 //! 3. A directory's `size` is its number of names. Its `nlink` is two plus one for each
 //!    subdirectory.
 //! 4. A handle is assigned once: it is the manager's start epoch and a count that never goes back.
@@ -26,6 +27,7 @@
 //! of a random sequence.
 
 mod change;
+mod links;
 mod nameless;
 mod object;
 #[cfg(test)]
@@ -37,6 +39,8 @@ mod view;
 pub(in crate::manager) use change::fuzz_view;
 pub(in crate::manager) use change::{Birth, Change, NewFile};
 pub(in crate::manager) use nameless::{Publication, owners};
-pub(in crate::manager) use object::{COUNTERS, NAMELESS, NAMES, OBJECTS, ORPHANS, Object, TRUNCATES};
+pub(in crate::manager) use object::{
+    COUNTERS, NAMELESS, NAMES, OBJECTS, ORPHANS, Object, TRUNCATES, XATTRS, kind_number,
+};
 pub(in crate::manager) use truncates::{Decided, Truncates, truncates, truncation};
-pub(in crate::manager) use view::{objects_from, orphans, stat, view};
+pub(in crate::manager) use view::{objects_from, orphans, stat, view, xattr, xattrs};

@@ -12,7 +12,7 @@
 //! 3. The number of files counts only those with a name.
 
 use bmi::hooks::mutated;
-use fs_proto::{Entry, ErrorCode, FileHandle, Place, Replace};
+use fs_proto::{Entry, ErrorCode, FileHandle, Kind, Place, Replace};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::change::Change;
@@ -65,8 +65,8 @@ impl Change<'_> {
         let there = self.view.name(dir, name)?;
         self.view.check_replaced(how.place, there, how.replace)?;
         let replaced = match there {
-            Some((_, true)) => return refuse(ErrorCode::IsDirectory, format!("{:?}", how.place.path)),
-            Some((there, false)) => Some((there, self.view.object(there)?)),
+            Some((_, Kind::Dir)) => return refuse(ErrorCode::IsDirectory, format!("{:?}", how.place.path)),
+            Some((there, _)) => Some((there, self.view.object(there)?)),
             None => None,
         };
         let mut object = self.view.object(raw)?;
@@ -80,12 +80,13 @@ impl Change<'_> {
         if !mutated("manager/published-file-stays-nameless") {
             self.nameless.remove((client, raw))?;
         }
-        if let Some((there, old)) = replaced.as_ref().filter(|_| !mutated("manager/replaced-file-not-removed")) {
-            self.bury(*there, old)?;
+        let is_new = replaced.is_none();
+        if let Some((there, old)) = replaced.filter(|_| !mutated("manager/replaced-file-not-removed")) {
+            self.unname(there, old)?;
         }
         self.store(raw, &object)?;
-        if replaced.is_none() || !mutated("manager/name-still-leads-to-the-replaced-file") {
-            self.link(dir, name, Some((raw, false)), 0)?;
+        if is_new || !mutated("manager/name-still-leads-to-the-replaced-file") {
+            self.link(dir, name, Some((raw, Kind::File)), 0)?;
         }
         self.count("files", 1)?;
         Ok(object.entry(raw))

@@ -1,20 +1,26 @@
 //! A file or directory as it is stored, the tables that it is in, and paths.
 
 use bmi::hooks::step;
+use bstr::{BStr, BString};
 use fs_proto::limits::{MAX_NAME, MAX_PATH};
-use fs_proto::{Attr, DirHandle, Entry, ErrorCode, FileHandle, FsError, Handle, Kind, Layout};
+use fs_proto::{Attr, Entry, ErrorCode, FsError, Handle, Kind, Layout};
 use redb::TableDefinition;
 use serde::{Deserialize, Serialize};
 
 use crate::manager::Fault;
 
-pub(in crate::manager) type Key = (u64, &'static str);
-pub(in crate::manager) type Named = (u64, bool);
+/// A name: its directory, and its bytes.
+pub(in crate::manager) type Key = (u64, &'static [u8]);
+/// What has a name: its number, and its kind ([`kind_number`]).
+pub(in crate::manager) type Named = (u64, u8);
 
 pub(in crate::manager) const OBJECTS: TableDefinition<'static, u64, &'static [u8]> = TableDefinition::new("objects");
 pub(in crate::manager) const NAMES: TableDefinition<'static, Key, Named> = TableDefinition::new("names");
 pub(in crate::manager) const COUNTERS: TableDefinition<'static, &'static str, u64> = TableDefinition::new("counters");
 pub(in crate::manager) const ORPHANS: TableDefinition<'static, (u32, u64), ()> = TableDefinition::new("orphans");
+
+/// Extended attributes, by the number of their object and by name.
+pub(in crate::manager) const XATTRS: TableDefinition<'static, Key, &'static [u8]> = TableDefinition::new("xattrs");
 
 /// Files without a name, by their client.
 pub(in crate::manager) const NAMELESS: TableDefinition<'static, (u128, u64), ()> = TableDefinition::new("nameless");
@@ -26,9 +32,10 @@ pub(in crate::manager) const TRUNCATES: TableDefinition<'static, (u32, u64), Row
 /// The parent of a file without a name. No directory has this number.
 pub(super) const NO_PARENT: u64 = 0;
 
-/// A file or directory, as stored.
+/// An object, as stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::manager) struct Object {
+    /// The directory that it is in. Of a file with several names, that of one of them, as it was.
     pub(in crate::manager) parent: u64,
     pub(in crate::manager) attr: Attr,
     pub(in crate::manager) layout: Option<Layout>,
@@ -36,11 +43,24 @@ pub(in crate::manager) struct Object {
     pub(in crate::manager) touched_ns: u64,
     /// See [`Entry::recorded_size`].
     pub(in crate::manager) recorded_size: Option<u64>,
+    /// See [`Entry::target`].
+    pub(in crate::manager) target: Option<BString>,
 }
 
 impl Object {
     pub(in crate::manager) fn decode(bytes: &[u8]) -> postcard::Result<Object> {
         postcard::from_bytes(bytes)
+    }
+
+    /// Decodes an object as backups of the first format have it.
+    pub(in crate::manager) fn decode_first(bytes: &[u8]) -> postcard::Result<Object> {
+        let (parent, attr, layout, touched_ns, recorded_size) = postcard::from_bytes(bytes)?;
+        Ok(Object { parent, attr, layout, touched_ns, recorded_size, target: None })
+    }
+
+    pub(in crate::manager) fn encode(&self, raw: u64) -> Result<Vec<u8>, Fault> {
+        postcard::to_extend(self, Vec::with_capacity(128))
+            .map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))
     }
 
     /// Returns true for a file without a name.
@@ -51,14 +71,28 @@ impl Object {
 
 impl Object {
     pub(super) fn entry(self, raw: u64) -> Entry {
-        let handle = handle(raw, self.attr.kind == Kind::Dir);
-        let Object { attr, layout, touched_ns, recorded_size, .. } = self;
-        Entry { handle, attr, layout, touched_ns, recorded_size }
+        let Object { attr, layout, target, touched_ns, recorded_size, .. } = self;
+        Entry { handle: Handle::new(attr.kind, raw), attr, layout, target, touched_ns, recorded_size }
     }
 }
 
-pub(super) fn handle(raw: u64, dir: bool) -> Handle {
-    if dir { Handle::Dir(DirHandle(raw)) } else { Handle::File(FileHandle(raw)) }
+/// Returns the number of a kind in the table of names.
+pub(in crate::manager) fn kind_number(kind: Kind) -> u8 {
+    match kind {
+        Kind::File => 0,
+        Kind::Dir => 1,
+        Kind::Symlink => 2,
+    }
+}
+
+/// Returns the kind of what has a name.
+pub(super) fn kind_of((raw, kind): Named) -> Result<Kind, Fault> {
+    match kind {
+        0 => Ok(Kind::File),
+        1 => Ok(Kind::Dir),
+        2 => Ok(Kind::Symlink),
+        other => Err(Fault::Corrupt(format!("object {raw} is of kind {other}"))),
+    }
 }
 
 pub(super) fn refuse<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T, Fault> {
@@ -66,28 +100,29 @@ pub(super) fn refuse<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T,
 }
 
 /// Checks one component of a path.
-pub(super) fn check_name(name: &str) -> Result<(), Fault> {
+pub(super) fn check_name(name: &[u8]) -> Result<(), Fault> {
     if name.len() > MAX_NAME {
         return refuse(
             ErrorCode::NameTooLong,
             format!("a name of {} bytes; at most {MAX_NAME} are allowed", name.len()),
         );
     }
-    if name == "." || name == ".." || name.contains(['\0', '/']) {
-        return refuse(ErrorCode::Invalid, format!("{name:?} is not a name"));
+    if name == b"." || name == b".." || name.contains(&0) {
+        return refuse(ErrorCode::Invalid, format!("{:?} is not a name", BStr::new(name)));
     }
     Ok(())
 }
 
 /// Returns the components of a path, checked.
-pub(super) fn components(path: &str) -> Result<Vec<&str>, Fault> {
+pub(super) fn components(path: &BStr) -> Result<Vec<&BStr>, Fault> {
     if path.len() > MAX_PATH {
         return refuse(
             ErrorCode::NameTooLong,
             format!("a path of {} bytes; at most {MAX_PATH} are allowed", path.len()),
         );
     }
-    let names: Vec<&str> = path.split('/').inspect(|_| step()).filter(|name| !name.is_empty()).collect();
+    let names = path.split(|byte| *byte == b'/').inspect(|_| step());
+    let names: Vec<&BStr> = names.filter(|name| !name.is_empty()).map(BStr::new).collect();
     names.iter().try_for_each(|name| check_name(name))?;
     Ok(names)
 }

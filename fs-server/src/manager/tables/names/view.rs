@@ -1,13 +1,16 @@
 //! What requests read: looking up, listing, counting.
 
 use bmi::hooks::step;
+use bstr::{BStr, BString};
+use fs_proto::limits::MAX_XATTRS;
 use fs_proto::{
     DatafileHandle, DirEntry, DirHandle, Entry, ErrorCode, FileHandle, Handle, Kind, ManagerStat, Place, Replace,
+    XattrName,
 };
 use redb::{AccessGuard, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
 use super::object::{
-    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, components, decoded, handle, refuse,
+    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, XATTRS, components, decoded, kind_of, refuse,
 };
 use crate::manager::Fault;
 
@@ -38,6 +41,30 @@ pub(in crate::manager) fn stat(transaction: &ReadTransaction) -> Result<ManagerS
         orphans: transaction.open_table(ORPHANS)?.len()?,
         prepared: 0,
     })
+}
+
+/// Returns the value of an extended attribute.
+pub(in crate::manager) fn xattr(
+    transaction: &ReadTransaction,
+    handle: Handle,
+    name: &XattrName,
+) -> Result<BString, Fault> {
+    view(transaction)?.getattr(handle)?;
+    match transaction.open_table(XATTRS)?.get((handle.raw(), name.0.as_slice()))? {
+        Some(value) => Ok(value.value().into()),
+        None => refuse(ErrorCode::NotFound, format!("{handle} has no extended attribute {:?}", name.0)),
+    }
+}
+
+/// Returns the names of the extended attributes of an object.
+pub(in crate::manager) fn xattrs(transaction: &ReadTransaction, handle: Handle) -> Result<Vec<XattrName>, Fault> {
+    view(transaction)?.getattr(handle)?;
+    xattr_names(&transaction.open_table(XATTRS)?, handle.raw())
+}
+
+pub(super) fn xattr_names(xattrs: &impl ReadableTable<Key, &'static [u8]>, raw: u64) -> Result<Vec<XattrName>, Fault> {
+    let rows = xattrs.range((raw, [].as_slice())..(raw + 1, [].as_slice()))?.take(MAX_XATTRS);
+    rows.map(|row| Ok(XattrName(row?.0.value().1.into()))).collect()
 }
 
 /// Returns up to `max` datafiles that must still be removed from I/O server `iod`.
@@ -82,20 +109,28 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         }
     }
 
-    pub(super) fn name(&self, dir: u64, name: &str) -> Result<Option<Named>, Fault> {
+    /// Returns the number and the kind of what has a name.
+    pub(super) fn name(&self, dir: u64, name: &[u8]) -> Result<Option<(u64, Kind)>, Fault> {
         step();
-        Ok(self.names.get((dir, name))?.map(|value| value.value()))
+        let named = self.names.get((dir, name))?.map(|value| value.value());
+        named.map(|named| Ok((named.0, kind_of(named)?))).transpose()
     }
 
-    /// Follows `names` from `dir`, and returns the file or directory at the end.
-    pub(super) fn walk(&self, dir: DirHandle, names: &[&str], path: &str) -> Result<u64, Fault> {
+    /// Follows `names` from `dir`, and returns the object at the end. Symbolic links are not
+    /// followed.
+    pub(super) fn walk(&self, dir: DirHandle, names: &[&BStr], path: &BStr) -> Result<u64, Fault> {
         if self.object(dir.0)?.attr.kind != Kind::Dir {
             return refuse(ErrorCode::NotDirectory, format!("handle {:x}", dir.0));
         }
-        let mut at = (dir.0, true);
+        let mut at = (dir.0, Kind::Dir);
         for name in names {
-            if !at.1 {
-                return refuse(ErrorCode::NotDirectory, format!("{path:?}, before {name:?}"));
+            match at.1 {
+                Kind::Dir => {}
+                Kind::File => return refuse(ErrorCode::NotDirectory, format!("{path:?}, before {name:?}")),
+                Kind::Symlink => {
+                    let text = format!("{path:?}, before {name:?}: a symbolic link, which the client must follow");
+                    return refuse(ErrorCode::NotDirectory, text);
+                }
             }
             match self.name(at.0, name)? {
                 Some(next) => at = next,
@@ -106,12 +141,12 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     }
 
     /// Returns the directory and the last name of a place.
-    pub(super) fn parent<'p>(&self, place: &'p Place) -> Result<(u64, &'p str), Fault> {
-        let names = components(&place.path)?;
+    pub(super) fn parent<'p>(&self, place: &'p Place) -> Result<(u64, &'p BStr), Fault> {
+        let names = components(BStr::new(&place.path))?;
         let Some((last, before)) = names.split_last() else {
             return refuse(ErrorCode::Invalid, "the empty path has no name that could be made, moved or removed");
         };
-        let dir = self.walk(place.dir, before, &place.path)?;
+        let dir = self.walk(place.dir, before, BStr::new(&place.path))?;
         if self.object(dir)?.attr.kind != Kind::Dir {
             return refuse(ErrorCode::NotDirectory, format!("{:?}, before {last:?}", place.path));
         }
@@ -119,11 +154,16 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     }
 
     /// Checks that what is at a place may be replaced.
-    pub(super) fn check_replaced(&self, place: &Place, there: Option<Named>, replace: Replace) -> Result<(), Fault> {
+    pub(super) fn check_replaced(
+        &self,
+        place: &Place,
+        there: Option<(u64, Kind)>,
+        replace: Replace,
+    ) -> Result<(), Fault> {
         match (replace, there) {
             (Replace::Anything, _) | (Replace::Nothing, None) => Ok(()),
             (Replace::File(_), None) => refuse(ErrorCode::NotFound, format!("{:?}", place.path)),
-            (Replace::File(FileHandle(file)), Some((raw, false)))
+            (Replace::File(FileHandle(file)), Some((raw, Kind::File)))
                 if raw == file && self.object(raw)?.recorded_size.is_some() =>
             {
                 Ok(())
@@ -134,7 +174,8 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
 
     /// Returns the object at a place.
     pub(in crate::manager) fn lookup(&self, place: &Place) -> Result<Entry, Fault> {
-        let raw = self.walk(place.dir, &components(&place.path)?, &place.path)?;
+        let path = BStr::new(&place.path);
+        let raw = self.walk(place.dir, &components(path)?, path)?;
         Ok(self.object(raw)?.entry(raw))
     }
 
@@ -152,7 +193,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     pub(in crate::manager) fn readdir(
         &self,
         dir: DirHandle,
-        after: &str,
+        after: &[u8],
         max: usize,
         room: usize,
     ) -> Result<(Vec<DirEntry>, bool), Fault> {
@@ -163,7 +204,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         for row in self.names.range((dir.0, after)..)? {
             step();
             let (key, value) = row?;
-            let ((of, name), (raw, is_dir)) = (key.value(), value.value());
+            let ((of, name), named) = (key.value(), value.value());
             if of != dir.0 {
                 break;
             }
@@ -175,7 +216,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
                 return Ok((entries, true));
             }
             left = left.saturating_sub(needed);
-            entries.push(DirEntry { name: name.to_owned(), handle: handle(raw, is_dir) });
+            entries.push(DirEntry { name: name.into(), handle: Handle::new(kind_of(named)?, named.0) });
         }
         Ok((entries, false))
     }

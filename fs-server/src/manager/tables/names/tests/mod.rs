@@ -1,6 +1,7 @@
 //! Compares the namespace with a model, and tests its rules one by one.
 
 mod drafts;
+mod links;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +13,7 @@ use fs_proto::{
 };
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
 
+use self::links::{exchange, link, set_xattr, symlink};
 use super::truncates::pending;
 use super::*;
 use crate::manager::Fault;
@@ -95,9 +97,10 @@ fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
     let view = view(&transaction).unwrap();
     let (mut paths, mut todo) = (BTreeMap::new(), vec![(String::new(), DirHandle::ROOT)]);
     let (mut dirs, mut handles, mut datafiles) = (1, vec![1], Vec::new());
+    let mut links: BTreeMap<u64, u32> = BTreeMap::new();
     while let Some((path, dir)) = todo.pop() {
         let object = view.object(dir.0).unwrap();
-        let (entries, more) = view.readdir(dir, "", usize::MAX, usize::MAX).unwrap();
+        let (entries, more) = view.readdir(dir, b"", usize::MAX, usize::MAX).unwrap();
         assert!(!more);
         let subdirs = entries.iter().filter(|entry| entry.handle.dir().is_some()).count();
         assert_eq!(object.attr.size, entries.len() as u64, "size of {path:?}");
@@ -105,15 +108,29 @@ fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
         dirs += subdirs as u64;
         for entry in entries {
             let child = view.object(entry.handle.raw()).unwrap();
-            assert_eq!((child.parent, view.getattr(entry.handle).unwrap().handle), (dir.0, entry.handle));
-            handles.push(entry.handle.raw());
-            datafiles.extend(child.layout.iter().flat_map(|layout| layout.datafiles().to_vec()));
+            assert_eq!(view.getattr(entry.handle).unwrap().handle, entry.handle);
+            assert!(child.parent == dir.0 || entry.handle.file().is_some(), "parent of {}", entry.name);
+            assert_eq!(child.target.is_some(), entry.handle.kind() == Kind::Symlink);
+            let names = links.entry(entry.handle.raw()).or_default();
+            *names += 1;
+            if *names == 1 {
+                handles.push(entry.handle.raw());
+                datafiles.extend(child.layout.iter().flat_map(|layout| layout.datafiles().to_vec()));
+            }
             let path = format!("{path}/{}", entry.name);
             if let Handle::Dir(dir) = entry.handle {
                 todo.push((path.clone(), dir));
             }
             paths.insert(path, entry.handle);
         }
+    }
+    for (raw, names) in &links {
+        let attr = view.object(*raw).unwrap().attr;
+        assert!(attr.kind == Kind::Dir || attr.nlink == *names, "{} names, not {names}", attr.nlink);
+    }
+    for row in transaction.open_table(XATTRS).unwrap().iter().unwrap() {
+        let (raw, _) = row.unwrap().0.value();
+        assert!(view.find(raw).unwrap().is_some(), "an extended attribute of nothing");
     }
     let mut nameless = 0;
     for row in transaction.open_table(NAMELESS).unwrap().iter().unwrap() {
@@ -127,7 +144,7 @@ fn check(store: &MetaStore) -> BTreeMap<String, Handle> {
     assert_eq!(view.objects.len().unwrap(), handles.len() as u64, "objects without a name");
     assert_eq!(view.names.len().unwrap(), paths.len() as u64, "names in directories that are not there");
     let held = stat(&transaction).unwrap();
-    assert_eq!((held.dirs, held.files, held.nameless), (dirs, paths.len() as u64 + 1 - dirs, nameless));
+    assert_eq!((held.dirs, held.files, held.nameless), (dirs, links.len() as u64 + 1 - dirs, nameless));
     for iod in 0..3 {
         datafiles
             .extend(orphans(&transaction, iod, 0, usize::MAX).unwrap().into_iter().map(|datafile| (iod, datafile)));
@@ -298,8 +315,8 @@ fn pages_end_where_they_should() {
         create(&store, name).unwrap();
     }
     let page = |after: &str, max, room| {
-        let (entries, more) = look(&store, |t| view(t)?.readdir(DirHandle::ROOT, after, max, room)).unwrap();
-        (entries.into_iter().map(|entry| entry.name).collect::<String>(), more)
+        let (entries, more) = look(&store, |t| view(t)?.readdir(DirHandle::ROOT, after.as_bytes(), max, room)).unwrap();
+        (entries.into_iter().map(|entry| entry.name.to_string()).collect::<String>(), more)
     };
     assert_eq!(page("", 10, 1000), ("abcd".to_owned(), false));
     assert_eq!(page("", 2, 1000), ("ab".to_owned(), true));
@@ -383,6 +400,12 @@ enum Step {
     Create(String),
     Remove(String),
     Rename(String, String),
+    Symlink(String),
+    /// Gives a file one more name.
+    Link(String, String),
+    Exchange(String, String),
+    /// Gives what is there an extended attribute.
+    SetXattr(String),
     /// Creates a file without a name.
     Draft(String),
     /// Publishes the oldest one.
@@ -398,6 +421,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         path().prop_map(Step::Create),
         path().prop_map(Step::Remove),
         (path(), path()).prop_map(|(from, to)| Step::Rename(from, to)),
+        path().prop_map(Step::Symlink),
+        (path(), path()).prop_map(|(from, to)| Step::Link(from, to)),
+        (path(), path()).prop_map(|(one, other)| Step::Exchange(one, other)),
+        path().prop_map(Step::SetXattr),
         path().prop_map(Step::Draft),
         path().prop_map(Step::Publish),
         Just(Step::Abandon),
@@ -420,6 +447,10 @@ proptest! {
                 Step::Create(path) => create(&store, path).is_ok(),
                 Step::Remove(path) => remove(&store, path).is_ok(),
                 Step::Rename(from, to) => rename(&store, from, to).is_ok(),
+                Step::Symlink(path) => symlink(&store, path, "target").is_ok(),
+                Step::Link(from, to) => link(&store, from, to).is_ok(),
+                Step::Exchange(one, other) => exchange(&store, one, other).is_ok(),
+                Step::SetXattr(path) => set_xattr(&store, path, "user.a", Some("1"), None).is_ok(),
                 Step::Draft(path) => draft(&store, path).map(|file| drafts.push(file)).is_ok(),
                 Step::Publish(path) => publish(&store, oldest, path).is_ok(),
                 Step::Abandon => change(&store, |change| change.abandon(CLIENT, oldest)).is_ok(),
@@ -436,7 +467,13 @@ proptest! {
                 Step::Remove(path) => prop_assert!(at(path).is_none()),
                 Step::Rename(from, to) => prop_assert_eq!(at(to), before.get(&format!("/{from}")).copied()),
                 Step::Publish(path) => prop_assert_eq!(at(path), Some(Handle::File(oldest))),
-                Step::Draft(_) | Step::Abandon => prop_assert_eq!(&before, &after),
+                Step::Symlink(path) => prop_assert!(matches!(at(path), Some(Handle::Symlink(_)))),
+                Step::Link(from, to) => prop_assert!(at(from).is_some() && at(from) == at(to)),
+                Step::Exchange(one, other) => {
+                    let before = |path: &String| before.get(&format!("/{path}")).copied();
+                    prop_assert_eq!((at(one), at(other)), (before(other), before(one)));
+                }
+                Step::Draft(_) | Step::Abandon | Step::SetXattr(_) => prop_assert_eq!(&before, &after),
             }
         }
     }
