@@ -17,7 +17,8 @@ __all__ = ["File", "FileSystem"]
 class FileSystem:
     """The files of the cluster whose manager listens at ``manager``, such as ``tcp://host:7000``.
 
-    It connects with its first operation. Paths begin with ``/``. Any thread may use it. A child of
+    It connects with its first operation. Paths begin with ``/``; names that are no UTF-8 are text
+    as :func:`os.fsdecode` makes it. Any thread may use it. A child of
     a fork may not: it makes its own.
 
     :param timeout: time limit of a single request, in seconds
@@ -28,8 +29,8 @@ class FileSystem:
         self._native = _native.Cluster(manager, uuid.uuid4().int, timeout, retry_for)
 
     def stat(self, path: str) -> Dict[str, Any]:
-        """Returns ``name``, ``type`` (``"file"`` or ``"directory"``), ``size``, ``mode``, ``uid``,
-        ``gid`` and ``mtime`` of a path."""
+        """Returns ``name``, ``type`` (``"file"``, ``"directory"`` or ``"link"``), ``size``,
+        ``mode``, ``uid``, ``gid`` and ``mtime`` of a path."""
         result: Dict[str, Any] = self._native.stat(None, path)
         return result
 

@@ -1,11 +1,14 @@
 //! The files of a cluster: what `bmi.files` is made of.
 
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bmi::config::HandleConfig;
 use bmi::threading::AnyThread;
 use bmi::{Addr, Config, Handle, OpenOptions};
+use bstr::BStr;
 use fs_client::{
     ClientOptions, CreateOptions, Draft, Error, ErrorCode, FsPath, Kind, Publish, RemoveKind, SharedClient, SharedFile,
     Stat,
@@ -97,8 +100,8 @@ impl Cluster {
     }
 
     /// Returns the attributes of a path.
-    fn stat(&self, py: Python<'_>, how: How<'_>, path: &str) -> PyResult<Py<PyAny>> {
-        let path = parse(py, path)?;
+    fn stat(&self, py: Python<'_>, how: How<'_>, path: OsString) -> PyResult<Py<PyAny>> {
+        let path = parse(py, &path)?;
         let asked = path.clone();
         self.run(
             py,
@@ -109,8 +112,8 @@ impl Cluster {
     }
 
     /// Returns the attributes of what is in a directory, by name.
-    fn list(&self, py: Python<'_>, how: How<'_>, path: &str) -> PyResult<Py<PyAny>> {
-        let path = parse(py, path)?;
+    fn list(&self, py: Python<'_>, how: How<'_>, path: OsString) -> PyResult<Py<PyAny>> {
+        let path = parse(py, &path)?;
         let work = |client: SharedClient| async move {
             let entries = client.readdir(&path).await?;
             let stat = |entry: fs_client::DirEntry| {
@@ -135,8 +138,8 @@ impl Cluster {
     }
 
     /// Creates a directory, and the missing ones above it if `parents` is true.
-    fn mkdir(&self, py: Python<'_>, how: How<'_>, path: &str, parents: bool) -> PyResult<Py<PyAny>> {
-        let path = parse(py, path)?;
+    fn mkdir(&self, py: Python<'_>, how: How<'_>, path: OsString, parents: bool) -> PyResult<Py<PyAny>> {
+        let path = parse(py, &path)?;
         let work = move |client: SharedClient| async move {
             if parents { client.mkdir_all(&path).await } else { client.mkdir(&path).await.map(drop) }
         };
@@ -144,8 +147,8 @@ impl Cluster {
     }
 
     /// Removes a `"file"`, an empty `"dir"`, `"any"` of these, or `"all"` with what is below.
-    fn remove(&self, py: Python<'_>, how: How<'_>, path: &str, what: &str) -> PyResult<Py<PyAny>> {
-        let path = parse(py, path)?;
+    fn remove(&self, py: Python<'_>, how: How<'_>, path: OsString, what: &str) -> PyResult<Py<PyAny>> {
+        let path = parse(py, &path)?;
         let kind = match what {
             "file" => Some(RemoveKind::File),
             "dir" => Some(RemoveKind::Dir),
@@ -162,14 +165,14 @@ impl Cluster {
     }
 
     /// Moves a name. A file or an empty directory of the new name is replaced.
-    fn rename(&self, py: Python<'_>, how: How<'_>, from: &str, to: &str) -> PyResult<Py<PyAny>> {
-        let (from, to) = (parse(py, from)?, parse(py, to)?);
+    fn rename(&self, py: Python<'_>, how: How<'_>, from: OsString, to: OsString) -> PyResult<Py<PyAny>> {
+        let (from, to) = (parse(py, &from)?, parse(py, &to)?);
         self.run(py, how, |client| async move { client.rename(&from, &to).await }, |py, ()| Ok(py.None()))
     }
 
     /// Opens a file.
-    fn open(&self, py: Python<'_>, how: How<'_>, path: &str) -> PyResult<Py<PyAny>> {
-        let path = parse(py, path)?;
+    fn open(&self, py: Python<'_>, how: How<'_>, path: OsString) -> PyResult<Py<PyAny>> {
+        let path = parse(py, &path)?;
         self.run_open(py, how, |client| async move { Ok((client.open(&path).await?, None)) })
     }
 
@@ -179,13 +182,13 @@ impl Cluster {
         &self,
         py: Python<'_>,
         how: How<'_>,
-        path: &str,
+        path: OsString,
         exclusive: bool,
         draft: bool,
         strip_size: u64,
         servers: u32,
     ) -> PyResult<Py<PyAny>> {
-        let path = parse(py, path)?;
+        let path = parse(py, &path)?;
         let options = CreateOptions { strip_size, servers, exclusive, ..CreateOptions::default() };
         self.run_open(py, how, move |client| async move {
             if !draft {
@@ -243,8 +246,8 @@ fn no_draft() -> PyErr {
 impl File {
     /// The path that it was opened by.
     #[getter]
-    fn path(&self) -> PyResult<&str> {
-        Ok(self.file.get()?.path().as_str())
+    fn path(&self) -> PyResult<OsString> {
+        Ok(text(self.file.get()?.path()))
     }
 
     /// Returns the bytes of a range, as far as the file goes.
@@ -311,18 +314,29 @@ impl File {
     }
 }
 
-fn parse(py: Python<'_>, path: &str) -> PyResult<FsPath> {
-    path.parse().map_err(|error| Raised::Files(error).into_exception(py))
+/// Names are bytes. Python has them as text as it has those of other files (`os.fsencode`).
+fn parse(py: Python<'_>, path: &OsStr) -> PyResult<FsPath> {
+    BStr::new(path.as_bytes()).try_into().map_err(|error| Raised::Files(error).into_exception(py))
+}
+
+/// Returns a path from the root as [`parse`] takes it.
+fn text(path: &FsPath) -> OsString {
+    let names: Vec<&[u8]> = path.components().map(AsRef::as_ref).collect();
+    OsString::from_vec([b"/", names.join(&b'/').as_slice()].concat())
 }
 
 /// Returns attributes, with the names that `fsspec` has for them.
 fn attributes(py: Python<'_>, path: &FsPath, stat: &Stat) -> PyResult<Py<PyAny>> {
     let attr = &stat.attr;
     let dict = PyDict::new(py);
-    let is_dir = attr.kind == Kind::Dir;
-    dict.set_item("name", path.as_str())?;
-    dict.set_item("type", if is_dir { "directory" } else { "file" })?;
-    dict.set_item("size", if is_dir { 0 } else { attr.size })?;
+    let (kind, size) = match attr.kind {
+        Kind::File => ("file", attr.size),
+        Kind::Dir => ("directory", 0),
+        Kind::Symlink => ("link", attr.size),
+    };
+    dict.set_item("name", text(path))?;
+    dict.set_item("type", kind)?;
+    dict.set_item("size", size)?;
     dict.set_item("mode", attr.mode)?;
     dict.set_item("uid", attr.uid)?;
     dict.set_item("gid", attr.gid)?;

@@ -55,6 +55,13 @@ def test_buffers_are_the_programs_again_after_reads_and_writes(files: FileSystem
         into.append(1)
 
 
+def test_names_are_bytes(files: FileSystem, folder: str) -> None:
+    name = f"{folder}/{os.fsdecode(bytes([0xff]))}é"
+    assert files.create(name).path == name
+    assert [one["name"] for one in files.list(folder)] == [name]
+    files.remove(name)
+
+
 def test_a_draft_replaces_a_file_in_one_step(files: FileSystem, folder: str) -> None:
     files.create(f"{folder}/a").write(0, b"old")
     draft = files.draft(f"{folder}/a")
