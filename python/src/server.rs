@@ -9,7 +9,6 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bmi::driver::Waiting;
 use bmi::runtime::sleep_until;
 use bmi::{Error, ErrorKind, Memory};
 use pyo3::exceptions::PyRuntimeError;
@@ -101,9 +100,7 @@ impl Server {
             .max_waiting(max_waiting)
             .max_data(max_data)
             .max_bytes(max_bytes)
-            .protocol(protocol)
-            // Handlers are on other threads.
-            .waiting(Waiting::Event);
+            .protocol(protocol);
         // One worker drives the endpoints. A driver that is a task wakes no other thread.
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("bmi-server").enable_all().build()?;
         let bound = py.detach(|| runtime.block_on(settings.bind(addrs)));

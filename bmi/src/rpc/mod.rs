@@ -80,7 +80,6 @@ pub use self::server::{Call, Replying, Server, ServerBuilder};
 pub use self::trace::Trace;
 pub(crate) use self::wire::{code_of, kind_of};
 use crate::config::HandleConfig;
-use crate::driver::Waiting;
 use crate::polled::Engine;
 use crate::{Addr, Clock, Config, Error, Handle, OpenOptions, Scheme, backends};
 
@@ -108,12 +107,7 @@ fn place(addr: &Addr) -> Place {
 }
 
 /// Opens an endpoint for each scheme of the addresses, behind one handle, and listens at them.
-fn listen(
-    options: &OpenOptions,
-    config: &Config,
-    waiting: Waiting,
-    addrs: &[Addr],
-) -> Result<(Handle, Vec<Addr>), Error> {
+fn listen(options: &OpenOptions, config: &Config, addrs: &[Addr]) -> Result<(Handle, Vec<Addr>), Error> {
     let mut places: Vec<Place> = Vec::new();
     let mut engines = Vec::new();
     let mut of_addr = Vec::new();
@@ -126,7 +120,7 @@ fn listen(
         }
         of_addr.push(at.unwrap_or(places.len() - 1));
     }
-    let handle = Handle::start(engines, MonotonicTime, HandleConfig::default().waiting(waiting))?;
+    let handle = Handle::start(engines, MonotonicTime, HandleConfig::default())?;
     let endpoints: Vec<_> = handle.endpoints().collect();
     let listen = |(addr, at): (&Addr, usize)| endpoints[at].listen(addr);
     let addrs = addrs.iter().zip(of_addr).map(listen).collect::<Result<_, _>>()?;

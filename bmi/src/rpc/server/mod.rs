@@ -27,7 +27,6 @@ use self::watch::Watch;
 use super::addrs::IntoAddrs;
 use super::metrics::ServerMetrics;
 use super::{DEFAULT_MOST_BYTES, DEFAULT_MOST_DATA, GRACE, permits};
-use crate::driver::Waiting;
 use crate::{Addr, Config, Error, ErrorKind, Handle, OpenOptions};
 
 /// Most handlers that run at a time, whatever a program sets.
@@ -74,7 +73,6 @@ pub struct ServerBuilder {
     limits: Limits,
     config: Config,
     options: OpenOptions,
-    waiting: Waiting,
 }
 
 impl Server {
@@ -92,8 +90,7 @@ impl Server {
     pub fn builder() -> ServerBuilder {
         let limits =
             Limits { max_calls: 1024, max_waiting: 8192, max_data: DEFAULT_MOST_DATA, max_bytes: DEFAULT_MOST_BYTES };
-        let (config, options) = (Config::named("server"), OpenOptions::default());
-        ServerBuilder { limits, config, options, waiting: Waiting::default() }
+        ServerBuilder { limits, config: Config::named("server"), options: OpenOptions::default() }
     }
 
     /// Returns the addresses at which it accepts connections, in the order in which they were
@@ -216,19 +213,12 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets how the drivers of the endpoints wait. A server that hands its calls to other threads
-    /// uses [`Waiting::Event`]: a driver that polls keeps a processor that they may need.
-    pub fn waiting(mut self, waiting: Waiting) -> ServerBuilder {
-        self.waiting = waiting;
-        self
-    }
-
     /// Accepts connections at one address or several.
     ///
     /// # Errors
     /// As [`Server::bind`].
     pub async fn bind(self, addrs: impl IntoAddrs) -> Result<Server, Error> {
-        let ServerBuilder { limits, config, options, waiting } = self;
+        let ServerBuilder { limits, config, options } = self;
         let addrs = addrs.into_addrs()?;
         if addrs.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, "no address to listen at").during("bind"));
@@ -240,7 +230,7 @@ impl ServerBuilder {
                 let addrs = addrs.iter().map(listen).collect::<Result<_, _>>()?;
                 (handle, addrs)
             }
-            None => super::listen(&options, &config, waiting, &addrs)?,
+            None => super::listen(&options, &config, &addrs)?,
         };
         let shared = Shared {
             handle: Mutex::new(Some(handle)),
