@@ -61,7 +61,8 @@ fn environment(root: &Path) -> Result<PathBuf, Failure> {
         .args(&[folder.to_string_lossy().into_owned()])
         .run_aside(SETUP_LIMIT)
         .and_then(|()| {
-            let install = format!("-m pip install --quiet --disable-pip-version-check {REQUIREMENTS}");
+            let install =
+                format!("-m pip install --quiet --disable-pip-version-check --no-compile --retries 1 {REQUIREMENTS}");
             Invocation::new(root, &python, &install).run_aside(SETUP_LIMIT)
         });
     made.map(|()| python).map_err(|why| Failure::skip(format!("no {REQUIREMENTS} to be had: {why}")))
