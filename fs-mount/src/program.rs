@@ -11,13 +11,12 @@ use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bmi::config::TcpConfig;
 use bmi::threading::AnyThread;
 use bmi::{Config, OpenOptions, Scheme, driver};
 use clap::Parser;
-use std::time::Duration;
-
 use fs_client::{Client, ClientOptions, Endpoints, ServerName, SharedClient, TransportChoice};
 use rustix::io::Errno;
 use tokio::signal::unix::{SignalKind, signal};

@@ -100,9 +100,9 @@ pub(crate) fn build(root: &Path, args: &str, more: &[String]) -> Result<Vec<Buil
     Ok(Invocation::cargo(root, &args).args(more).output(BUILD_LIMIT)?.lines().filter_map(built).collect())
 }
 
-/// Builds every program and every test of the workspace, together with [`features`]. Programs and
-/// tests are selected together, because the crates that only tests depend on enable more features.
-pub(crate) const BUILD: &str = "build --workspace --bins --tests --examples";
+/// Builds every library, program and test of the workspace, together with [`features`]. They are
+/// selected together, because the crates that only tests depend on enable more features.
+pub(crate) const BUILD: &str = "build --workspace --lib --bins --tests --examples";
 
 /// Returns the path at which [`BUILD`] puts a program.
 pub(crate) fn program(root: &Path, name: &str) -> PathBuf {

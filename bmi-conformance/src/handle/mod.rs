@@ -17,8 +17,8 @@ pub use self::drops::{
 };
 pub use self::panics::{a_panic_harms_no_other, an_owner_of_memory_that_panics_harms_no_other};
 pub use self::sharing::{
-    endpoints_share_an_address, messages_of_many_threads_arrive_in_order, operations_are_bounded,
-    threads_share_a_handle,
+    a_wait_may_have_a_limit, endpoints_share_an_address, messages_of_many_threads_arrive_in_order,
+    operations_are_bounded, threads_share_a_handle,
 };
 
 /// Expands to one `#[test]` for each test of handles. The argument is a [`Backend`] of this module.
@@ -30,7 +30,7 @@ macro_rules! handle_suite {
         threads_share_a_handle, endpoints_share_an_address, dropped_futures_leave_nothing,
         the_last_handle_ends_everything_in_order, a_closed_handle_refuses, a_panic_harms_no_other,
         operations_are_bounded, messages_of_many_threads_arrive_in_order, a_dropped_call_leaves_the_connection,
-        an_owner_of_memory_that_panics_harms_no_other,
+        an_owner_of_memory_that_panics_harms_no_other, a_wait_may_have_a_limit,
     } };
     (@each ($backend:expr, $attribute:meta) $($name:ident),* $(,)?) => { $(
         #[test]

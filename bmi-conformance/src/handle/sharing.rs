@@ -1,11 +1,13 @@
 //! Threads, connections and operations that share a handle.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use bmi_core::comm::Body;
 use bmi_core::driver::Waiting;
-use bmi_core::{Access, ErrorKind, HandleConfig, Memory, SharedPeer};
+use bmi_core::{Access, ErrorKind, HandleConfig, Memory, PeerEvent, SharedPeer};
 use futures_util::future::join_all;
 
 use super::bed::{Backend, LIMIT, Pair, any_call, connected, handle, serve, start_thread};
@@ -44,6 +46,23 @@ pub fn threads_share_a_handle(backend: &Backend) {
         pair.end();
         let served: usize = servers.into_iter().map(|server| server.join().expect("a server thread")).sum();
         assert_eq!(served, 4 * 40 + 8 * 10);
+    }
+}
+
+/// A wait that reaches its limit leaves the future, which goes on with the next wait.
+pub fn a_wait_may_have_a_limit(backend: &Backend) {
+    for waiting in [Waiting::Event, Waiting::Busy, Waiting::Adaptive] {
+        let pair = Pair::waiting(backend, 1, 1, waiting);
+        {
+            let mut event = pin!(pair.server.next_event());
+            for limit in [Duration::ZERO, Duration::from_millis(1)] {
+                assert!(pair.server.block_on_for(event.as_mut(), limit).is_none(), "nobody has connected");
+            }
+            let _peer = pair.connect();
+            let connected = pair.server.block_on_for(event.as_mut(), LIMIT);
+            assert!(matches!(connected, Some(Ok(PeerEvent::Connected { .. }))), "{connected:?}");
+        }
+        pair.end();
     }
 }
 

@@ -50,11 +50,11 @@ impl Alarm {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Parks this thread until the future can go on. May return early.
-    pub(crate) fn park(&self) {
+    /// Parks this thread until the future can go on, or for `timeout`. May return early.
+    pub(crate) fn park(&self, timeout: Option<Duration>) {
         self.asleep.store(true, Ordering::SeqCst);
         if !self.ready.load(Ordering::SeqCst) {
-            park(None);
+            park(timeout);
         }
         self.asleep.store(false, Ordering::SeqCst);
     }

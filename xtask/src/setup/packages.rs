@@ -31,8 +31,10 @@ pub(crate) enum Need {
     Pair,
     /// The programs of others with which `cargo xtask pair --check` measures.
     PairCheck,
+    /// The environment of the Python package's tests.
+    Python,
 }
-use Need::{Counting, Machine, Pair, PairCheck, Peer, Tests};
+use Need::{Counting, Machine, Pair, PairCheck, Peer, Python, Tests};
 
 /// A Debian package that is needed besides the toolchain.
 pub(super) struct Package {
@@ -73,6 +75,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package { name: "libnl-route-3-dev", needs: &[Peer], why: "is linked with by that build", probe: Installed },
     Package { name: "libclang-dev", needs: &[Peer], why: "reads the headers of verbs", probe: Installed },
     Package { name: "libibverbs-dev", needs: &[Peer], why: "the headers of verbs, and the library to link with", probe: Installed },
+    Package { name: "python3-venv", needs: &[Python], why: "makes an environment", probe: Answers(&["python3"], &["-m", "ensurepip", "--version"], "pip ") },
     // The program `valgrind` only starts the tool, so `valgrind --version` does not show that the
     // tool is there.
     Package { name: "valgrind", needs: &[Counting, Tests], why: "checks programs in C, counts instructions", probe: Works(has_callgrind) },
@@ -125,7 +128,7 @@ mod tests {
 
     #[test]
     fn each_purpose_has_its_packages() {
-        for need in [Tests, Machine, Peer, Counting, Pair, PairCheck] {
+        for need in [Tests, Machine, Peer, Counting, Pair, PairCheck, Python] {
             assert!(PACKAGES.iter().any(|package| package.needs.contains(&need)), "{need:?}");
         }
         let unknown = Package { name: "no-such-package", needs: &[Tests], why: "", probe: Installed };

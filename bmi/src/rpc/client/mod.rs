@@ -116,6 +116,15 @@ impl Client {
         self.inner.links.iter().map(|link| (link.addr.clone(), link.state())).collect()
     }
 
+    /// Returns the handle of the first address that has one: for timers, and to wait for calls with
+    /// [`Handle::block_on`], as [`Request::wait`] does.
+    ///
+    /// # Errors
+    /// Those of opening an endpoint; `Cancelled` if the client was closed.
+    pub fn handle(&self) -> Result<Handle, Error> {
+        self.inner.any_handle()
+    }
+
     /// Brings what the endpoints have counted so far to the recorder; see [`crate::rpc::metrics`].
     #[cfg(feature = "metrics")]
     pub fn sample(&self) {

@@ -1,5 +1,7 @@
 //! The table of test steps, and the loop over it.
 
+mod python;
+
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -70,6 +72,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("main-job", "the A/B run on a small tree, over every transport here and in the simulator", main_job),
     step("storm", "commands of the file system while its servers are killed, compared with a model", storm),
     step("hostile", "an honest client of the file system beside every kind of attacker", hostile),
+    step("python", "the Python package: its types and its tests; needs Python 3.9", python::step),
     step("fuse", "the mount, and an I/O server on a disk that stalls for real; needs root and /dev/fuse", fuse),
     on_request(step(
         "pair",
