@@ -163,8 +163,9 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
             () = ended => end(&mounted, serving).await,
         };
         // So that what was removed and is closed goes now.
-        if let Ok(Err(error)) = tokio::time::timeout(LAST_WORDS, holding.release_held()).await {
-            tracing::debug!(%error, "the manager does not answer");
+        tokio::select! {
+            _ = holding.release_held() => {}
+            _ = holding.endpoint().sleep(LAST_WORDS) => {}
         }
         result
     });

@@ -12,7 +12,8 @@
 //!
 //! The kernel sends one INTERRUPT for each request, also for a signal that the process handles.
 //! That must not end the request: programs do not expect `EINTR` of a file. And what kills the
-//! process may come later. A signal that ends a process is a pending `SIGKILL` for each of its threads.
+//! process may come later. A signal that ends a process is a pending `SIGKILL` for each of its
+//! threads.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -193,7 +193,7 @@ fn plan(global: &Global, run: &RunArgs, works: Vec<Work>, local: Option<&LocalAr
         timeout_ms: millis(global.timeout),
         retry_ms: millis(global.retry_for),
         seed: run.seed.unwrap_or_else(bmi_report::stats::seed),
-        dir: run.path.join(&format!("pvfs-bench-{:016x}", random_id()? as u64))?.to_string(),
+        dir: run.path.join(format!("pvfs-bench-{:016x}", random_id()? as u64))?.to_string(),
         tasks,
         all,
         first: 0,

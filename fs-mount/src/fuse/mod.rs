@@ -5,7 +5,7 @@
 //!
 //! **Why not a crate.** A process that waits for a server must be gone a second after `SIGKILL`.
 //! The kernel asks for that with the request INTERRUPT, and the request that is waited for must
-//! then be answered. Each crate was tried, or read, with this in mind:
+//! then be answered. `fuse3` was tried, the others were read, or are known from others' reading:
 //!
 //! | crate | what it does |
 //! |---|---|

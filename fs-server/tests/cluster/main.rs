@@ -194,7 +194,7 @@ fn player(world: &Case, who: usize, shared_model: &Rc<RefCell<model::Model>>) ->
         lives: 0,
         world: world.clone(),
         rng: world.rng((CLIENTS + who) as u64 + 1),
-        dir: FsPath::root().join(&format!("dir{who}")).unwrap(),
+        dir: FsPath::root().join(format!("dir{who}")).unwrap(),
         files: BTreeMap::new(),
         dirs: BTreeSet::new(),
         unsure: BTreeSet::new(),

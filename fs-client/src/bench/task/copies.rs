@@ -53,7 +53,7 @@ impl Porter<'_> {
     }
 
     fn remote(&self) -> Result<FsPath, String> {
-        self.dir.join(&format!("copy-{:06}", self.rank)).map_err(text)
+        self.dir.join(format!("copy-{:06}", self.rank)).map_err(text)
     }
 
     /// Returns the path of a local file.

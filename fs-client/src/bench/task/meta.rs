@@ -73,7 +73,7 @@ impl Namer<'_> {
         let dir = self.bottom(task)?;
         let part = RefCell::new(Part::default());
         let step = async |_, number| {
-            let path = dir.join(&format!("file-{task}-{number}")).map_err(text)?;
+            let path = dir.join(format!("file-{task}-{number}")).map_err(text)?;
             let begun = now(&self.lane.client);
             work(&path).await.map_err(text)?;
             part.borrow_mut().operation(now(&self.lane.client).since(begun), 1);

@@ -283,7 +283,7 @@ fn a_cluster_of_format_2_is_refused_by_name_and_comes_over_in_its_backup() {
     // The manager's label is all that is read before the directory is refused.
     fs::write(cluster.path("manager/metadata.redb"), b"of format 2").unwrap();
     let error = cluster.try_start_server(0, &[]).unwrap_err();
-    assert!(error.contains("format 2, and this program uses format 3") && error.contains("`pvfsd restore`"), "{error}");
+    assert!(error.contains("format 2, and this program uses format 4") && error.contains("`pvfsd restore`"), "{error}");
     assert_eq!(fs::read(cluster.path("manager/metadata.redb")).unwrap(), b"of format 2");
 
     fs::rename(cluster.path("manager"), cluster.path("manager-of-format-2")).unwrap();
@@ -311,6 +311,6 @@ fn a_cluster_of_format_2_is_refused_by_name_and_comes_over_in_its_backup() {
     assert!(cluster.reads("new"));
     for server in ["manager", "iod0", "iod1"] {
         let label = fs::read_to_string(cluster.path(server).join("identity.toml")).unwrap();
-        assert!(label.contains("\nformat = 3\n"), "{label}");
+        assert!(label.contains("\nformat = 4\n"), "{label}");
     }
 }

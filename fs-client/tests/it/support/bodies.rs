@@ -233,7 +233,7 @@ pub async fn many_entries(client: &Client, count: usize) {
     client.mkdir(&path("/many")).await.unwrap();
     let name = |index: usize| format!("entry-with-a-rather-long-name-{index:05}");
     for index in 0..count {
-        client.mkdir(&path("/many").join(&name(index)).unwrap()).await.unwrap();
+        client.mkdir(&path("/many").join(name(index)).unwrap()).await.unwrap();
     }
     let entries = client.readdir(&path("/many")).await.unwrap();
     let names: Vec<_> = entries.into_iter().map(|entry| entry.name).collect();
@@ -415,7 +415,7 @@ pub const LEN: usize = 200_000;
 /// Does with a file what can be done with one.
 pub async fn whole_life<S: Threading>(client: &Client<S>, number: u64, round: u64) {
     let dir = path(&format!("/dir{number}"));
-    let (first, second) = (dir.join(&format!("a{round}")).unwrap(), dir.join(&format!("b{round}")).unwrap());
+    let (first, second) = (dir.join(format!("a{round}")).unwrap(), dir.join(format!("b{round}")).unwrap());
     client.mkdir_all(&dir).await.unwrap();
     let file = client.create(&first, striped(65536, IODS as u32)).await.unwrap();
     let bytes = pattern(LEN, number * 1000 + round);

@@ -73,13 +73,11 @@ impl Manager {
     async fn release(&self, client: u128, files: &[FileHandle]) -> Result<ManagerReply, FsError> {
         self.lookups.release(files, client).await;
         let owned = self.read(|read| names::owned(read, client, files)).await?;
-        // Drafts are released by nobody.
-        if !owned.is_empty() {
+        // One at a time: each may have a datafile on every I/O server, which is work for the loop.
+        for file in owned {
             let now_ns = (self.wall)();
-            let abandon = move |transaction: &WriteTransaction| {
-                let mut change = Change::open(transaction, now_ns)?;
-                owned.iter().try_for_each(|file| change.abandon(client, *file))
-            };
+            let abandon =
+                move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.abandon(client, file);
             self.transact_then(abandon, |()| Ok(())).await?;
             self.maintenance.notify_waiters();
         }
