@@ -23,6 +23,11 @@
 #define PVFS_DIR 2
 
 /*
+ A symbolic link.
+ */
+#define PVFS_SYMLINK 3
+
+/*
  Create the file if it does not exist.
  */
 #define PVFS_CREATE 1
@@ -115,7 +120,7 @@ typedef struct pvfs_attr {
    */
   uint64_t size;
   /*
-   `PVFS_FILE` or `PVFS_DIR`.
+   `PVFS_FILE`, `PVFS_DIR` or `PVFS_SYMLINK`.
    */
   uint32_t kind;
   /*
@@ -182,7 +187,7 @@ typedef struct pvfs_entry {
    */
   uint64_t handle;
   /*
-   `PVFS_FILE` or `PVFS_DIR`.
+   `PVFS_FILE`, `PVFS_DIR` or `PVFS_SYMLINK`.
    */
   uint32_t kind;
   /*
@@ -294,7 +299,8 @@ int pvfs_stat(const struct pvfs_client *client,
 int pvfs_mkdir(const struct pvfs_client *client, const char *path, const struct pvfs_async *later);
 
 /*
- Removes a file or an empty directory: `kind` is `PVFS_FILE`, `PVFS_DIR`, or 0 for either.
+ Removes a name: `kind` is `PVFS_FILE` for anything but a directory, `PVFS_DIR` for an empty
+ directory, or 0 for either.
  */
 int pvfs_remove(const struct pvfs_client *client,
                 const char *path,

@@ -178,6 +178,26 @@ impl<S: Threading> File<S> {
         }
     }
 
+    /// Writes `memory` behind the end of the file, and returns at which offset. Of two appends, by
+    /// whichever clients, one comes behind the other, whole. Writes at an offset do not wait for it.
+    ///
+    /// This costs two requests to the server of the file's first bytes, and the question for the
+    /// size, beside the write.
+    ///
+    /// # Errors
+    /// As [`File::write_at`], and those of [`File::atomic`]. It is then not known whether the bytes
+    /// were appended.
+    pub async fn append(&self, memory: impl Into<MemList>) -> Result<u64, Error> {
+        let during = |error: Error| error.during(format!("append to {}", self.path()));
+        let memory = memory.into();
+        let append = async {
+            let offset = self.size().await?;
+            self.write_regions(&[Region::new(offset, memory.len() as u64)], memory).await?;
+            Ok(offset)
+        };
+        Box::pin(self.excluding(Direction::Write, 0..MAX_OFFSET, append)).await.map_err(during)
+    }
+
     async fn write_regions(&self, regions: &[Region], memory: MemList) -> Result<(), Error> {
         self.client.withdraw_size(self.handle()).await?;
         let plan = self.ready(Direction::Write, regions, memory).await?;

@@ -348,12 +348,13 @@ pub struct ReadDir<S: Threading = OneThread> {
 }
 
 impl<S: Threading> ReadDir<S> {
-    /// Returns the next page, or `None` at the end.
+    /// Returns the next page, or `None` at the end. After an error, or if it was dropped, the same
+    /// page can be asked for again.
     ///
     /// # Errors
     /// `Stale` or `NotFound` if the directory was removed, and those of every request.
     pub async fn next_page(&mut self) -> Result<Option<Vec<DirEntry>>, Error> {
-        let Some(after) = self.after.take() else { return Ok(None) };
+        let Some(after) = self.after.clone() else { return Ok(None) };
         let request =
             ManagerRequest::Readdir { dir: self.dir, after: after.clone(), max: fs_proto::limits::MAX_ENTRIES as u32 };
         let during = |error: Error| error.during(format!("readdir {}", self.path));

@@ -5,7 +5,8 @@ use fs_client::SharedFile;
 use rustix::io::Errno;
 
 use super::Served;
-use super::names::O_TRUNC;
+use super::names::{O_APPEND, O_TRUNC};
+use crate::errors::errno;
 use crate::fuse::{Args, MOST_DATA, Reply, flags};
 
 impl Served {
@@ -20,9 +21,10 @@ impl Served {
     }
 
     /// Returns what the kernel is to do with an open file. Unless it keeps nothing, it drops the
-    /// bytes that it has.
-    pub(super) fn opened_flags(&self) -> u32 {
-        if self.settings.keeps_nothing { flags::OPENED_DIRECT_IO } else { 0 }
+    /// bytes that it has. Where bytes are appended, it does not know where they go, so it must not
+    /// keep them.
+    pub(super) fn opened_flags(&self, how: u32) -> u32 {
+        if self.settings.keeps_nothing || how & O_APPEND != 0 { flags::OPENED_DIRECT_IO } else { 0 }
     }
 
     /// Opens a file. If the kernel knows its name from a listing only, it is told to look at the
@@ -44,7 +46,7 @@ impl Served {
             }
         }
         self.nodes.opened(node, file, held)?;
-        Ok(Reply::opened(0, self.opened_flags()))
+        Ok(Reply::opened(0, self.opened_flags(how)))
     }
 
     pub(super) async fn read(&self, node: u64, mut args: Args<'_>) -> Result<Reply, Errno> {
@@ -65,6 +67,7 @@ impl Served {
         (memory, read): (Memory, usize),
     ) -> Result<Reply, Errno> {
         let (_, offset, len, how) = (args.u64()?, args.u64()?, args.u32()?, args.u32()?);
+        let (_, opened) = (args.u64()?, args.u32()?);
         if len as usize != read {
             return Err(Errno::INVAL);
         }
@@ -72,7 +75,11 @@ impl Served {
         if how & flags::WRITE_KILL_SUIDGID != 0 {
             self.drop_set_id(node).await?;
         }
-        self.ask(|| file.write_at(offset, memory.slice(0, read))).await?;
+        match opened & O_APPEND {
+            0 => self.ask(|| file.write_at(offset, memory.slice(0, read))).await?,
+            // Once: if no server answers, it is not known whether the bytes were appended.
+            _ => drop(file.append(memory.slice(0, read)).await.map_err(|error| errno(&error))?),
+        }
         self.buffers.give_back(memory);
         Ok(Reply::written(len))
     }

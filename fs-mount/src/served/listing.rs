@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use tokio::sync::Mutex;
 
 use super::attributes::attr_of;
-use super::{SOON, Served, mode_of};
+use super::{PAUSE, SOON, Served, mode_of};
 use crate::errors::errno;
 use crate::fuse::{Args, Listing, Reply};
 
@@ -76,7 +76,7 @@ impl Served {
         loop {
             let rest = entries.known.get((place - 2) as usize..).unwrap_or_default();
             if rest.is_empty() {
-                if !self.read_on(&mut entries, &path).await? {
+                if !self.read_on(&mut entries).await? {
                     break;
                 }
                 continue;
@@ -126,25 +126,25 @@ impl Served {
         }
         stats
     }
-}
 
-impl Served {
     /// Reads one page more. Returns false at the end.
-    async fn read_on(&self, entries: &mut Entries, path: &FsPath) -> Result<bool, Errno> {
+    async fn read_on(&self, entries: &mut Entries) -> Result<bool, Errno> {
         let Some(more) = &mut entries.more else { return Ok(false) };
-        match more.next_page().await {
-            Ok(Some(page)) => {
-                let last = entries.known.last().map(|entry| entry.name.clone());
-                let is_new = |entry: &DirEntry| last.as_ref().is_none_or(|last| entry.name > *last);
-                entries.known.extend(page.into_iter().filter(is_new));
+        loop {
+            match more.next_page().await {
+                Ok(Some(page)) => {
+                    entries.known.extend(page);
+                    return Ok(true);
+                }
+                Ok(None) => {
+                    entries.more = None;
+                    return Ok(false);
+                }
+                Err(error) if self.settings.is_hard && error.is_retryable() => {
+                    self.client.endpoint().sleep(PAUSE).await;
+                }
+                Err(error) => return Err(errno(&error)),
             }
-            Ok(None) => entries.more = None,
-            // Pages come in order. So it begins again, and goes on behind the last entry.
-            Err(error) if self.settings.is_hard && error.is_retryable() => {
-                entries.more = Some(self.ask(|| self.client.read_dir(path)).await?);
-            }
-            Err(error) => return Err(errno(&error)),
         }
-        Ok(entries.more.is_some())
     }
 }

@@ -1,6 +1,7 @@
 //! What two mounts see of each other.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use crate::support::World;
@@ -40,6 +41,28 @@ fn a_strict_mount_sees_each_write_at_once() {
         assert_eq!((bytes, read.metadata().unwrap().len()), ([round; 100], 100 + u64::from(round)));
         assert_eq!(fs::metadata(other.join("f")).unwrap().len(), 100 + u64::from(round));
     }
+}
+
+#[test]
+fn what_two_mounts_append_is_whole_and_in_order() {
+    const ROUNDS: usize = 150;
+    let mut world = World::with("hard");
+    let mounts = [world.at().to_owned(), world.mount("hard")];
+    fs::write(mounts[0].join("log"), "").unwrap();
+    std::thread::scope(|scope| {
+        for (who, at) in mounts.iter().enumerate() {
+            scope.spawn(move || {
+                let mut log = OpenOptions::new().append(true).open(at.join("log")).unwrap();
+                (0..ROUNDS).for_each(|round| log.write_all(format!("{who} {round:0900}\n").as_bytes()).unwrap());
+            });
+        }
+    });
+    let log = fs::read_to_string(mounts[0].join("log")).unwrap();
+    for who in 0..2 {
+        let own = log.lines().filter_map(|line| line.strip_prefix(&format!("{who} ")));
+        assert!(own.map(|round| round.parse::<usize>().unwrap()).eq(0..ROUNDS), "mount {who}");
+    }
+    assert_eq!(log.lines().count(), 2 * ROUNDS);
 }
 
 #[test]

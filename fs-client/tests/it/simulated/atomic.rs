@@ -117,3 +117,31 @@ fn a_lock_of_who_is_gone_is_forgotten() {
         assert_eq!(error.code(), ErrorCode::Timeout, "{error}");
     });
 }
+
+#[test]
+fn what_clients_append_is_whole_and_in_order() {
+    const ROUNDS: usize = 5;
+    for seed in 0..3 {
+        let setting = setting(seed, ClusterOptions::with_iods(SERVERS));
+        setting.world.block_on(async {
+            let clients = join_all((1..=3).map(|id| opened(&setting, id))).await;
+            let append = async |(who, (_, file)): (usize, &(Client, File))| {
+                let mut places = Vec::new();
+                for round in 0..ROUNDS {
+                    let record = Memory::from(vec![(who * ROUNDS + round) as u8; LEN / 3]);
+                    places.push(file.append(&record).await.unwrap());
+                }
+                places
+            };
+            let places = join_all(clients.iter().enumerate().map(append)).await.concat();
+            let whole = Memory::from(vec![0xee; 3 * ROUNDS * LEN / 3]);
+            assert_eq!(clients[0].1.read_at(0, &whole).await.unwrap(), whole.len() as u64);
+            let bytes = whole.to_vec();
+            for (number, place) in places.iter().enumerate() {
+                let record = &bytes[*place as usize..][..LEN / 3];
+                assert!(record.iter().all(|byte| usize::from(*byte) == number), "seed {seed}, record {number}");
+            }
+            assert!(places.chunks(ROUNDS).all(|own| own.is_sorted()));
+        });
+    }
+}
