@@ -179,7 +179,8 @@ impl<S: Threading> File<S> {
     }
 
     /// Writes `memory` behind the end of the file, and returns at which offset. Of two appends, by
-    /// whichever clients, one comes behind the other, whole. Writes at an offset do not wait for it.
+    /// whichever clients, one comes behind the other, whole. Writes at an offset do not wait for
+    /// it.
     ///
     /// This costs two requests to the server of the file's first bytes, and the question for the
     /// size, beside the write.
