@@ -94,6 +94,19 @@ fn an_open_file_outlives_what_replaces_it() {
     });
 }
 
+/// A regression test. The end of a hold removed a draft that its own client still wrote.
+#[test]
+fn a_draft_that_was_held_stays() {
+    run(async |_, _, [one, two, _]| {
+        let draft = one.draft(&path("file"), Default::default()).await.unwrap();
+        drop(one.hold(&FsPath::of(draft.file().handle())).await.unwrap());
+        one.endpoint().sleep(GRACE / 2).await;
+        draft.publish(Publish::default()).await.unwrap();
+        two.remove(&path("file"), RemoveKind::File).await.unwrap();
+        until_nothing_is_left(two).await;
+    });
+}
+
 #[test]
 fn a_client_that_is_gone_holds_nothing() {
     run(async |world, cluster, [_, two, _]| {

@@ -18,7 +18,7 @@ use fs_proto::{Entry, ErrorCode, FileHandle, Kind, Place, Replace};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::change::Change;
-use super::object::{NAMELESS, NO_PARENT, Object, refuse};
+use super::object::{NAMELESS, NO_PARENT, Object, UNNAMED, refuse};
 use crate::manager::Fault;
 
 /// How a file gets its name.
@@ -34,17 +34,18 @@ pub(in crate::manager) struct Publication<'a> {
     pub(in crate::manager) replace: Replace,
 }
 
-/// Returns those of `files` that are without a name, and belong to this client.
+/// Returns those of `files` that have lost their last name, and that this client keeps. Drafts are
+/// not among them.
 pub(in crate::manager) fn owned(
     transaction: &ReadTransaction,
     client: u128,
     files: &[FileHandle],
 ) -> Result<Vec<FileHandle>, Fault> {
-    let table = transaction.open_table(NAMELESS)?;
+    let table = transaction.open_table(UNNAMED)?;
     let mut owned = Vec::new();
     for file in files {
         step();
-        if table.get((client, file.0))?.is_some() {
+        if table.get((file.0, client))?.is_some() {
             owned.push(*file);
         }
     }
