@@ -51,6 +51,49 @@ pub struct SetAttr {
     pub mtime_ns: Option<u64>,
 }
 
+/// How long a file is, and when it was written last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// Bytes.
+    pub size: u64,
+    /// Time of the last write or change of size, in nanoseconds since 1970 by the clock of the I/O
+    /// server. 0 if there was none.
+    pub written_ns: u64,
+}
+
+/// What the manager knows about the content of a file. It is not told about writes. But a client
+/// says before its first one that it begins to write ([`crate::ManagerRequest::BeginWrite`]).
+///
+/// ```text
+///            Create                BeginWrite of another client
+///   ────────────▶ Written(client) ──────────────────────────────▶ Shared
+///    BeginWrite ▲        │ RecordSize, Publish: synced, with a size     ──▶ Recorded
+///               └────────┤ Close: every File of the client has ended    ──▶ Closed
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Content {
+    /// Several clients may write, and need not say so. Only the I/O servers know the size.
+    Shared,
+    /// The file was complete and synced with this size, in bytes, and has not been written since. A
+    /// datafile that is shorter than that requires is lost.
+    Recorded(u64),
+    /// This client may write, and nobody else. Only the I/O servers know the size.
+    Written {
+        /// The client.
+        client: u128,
+        /// The number of starts of I/O servers when it began.
+        starts: u64,
+    },
+    /// Nobody has written since the last client that did so has closed the file.
+    Closed {
+        /// How it was then. `None` if an I/O server was restarted since, and may have lost what was
+        /// not synced.
+        last: Option<Extent>,
+        /// The number of starts of I/O servers then.
+        starts: u64,
+    },
+}
+
 /// Everything that the manager knows about an object, beside its extended attributes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -64,10 +107,37 @@ pub struct Entry {
     /// file was created, or when a client last set `mtime_ns`. If an I/O server has written later
     /// than this, the content changed later. The manager is not told about writes.
     pub touched_ns: u64,
-    /// The size of a file in bytes, if it was recorded when the file was complete
-    /// ([`crate::ManagerRequest::RecordSize`]) and the file has not been written since.
-    pub recorded_size: Option<u64>,
+    /// What is known about the content of a file; [`Content::Shared`] for anything else.
+    pub content: Content,
     /// Where a symbolic link leads; `None` for anything else. Nobody but the reader interprets it.
     #[serde(deserialize_with = "limits::target")]
     pub target: Option<BString>,
+}
+
+impl Entry {
+    /// Returns the size of a file in bytes, if it was recorded when the file was complete, and the
+    /// file has not been written since.
+    pub fn recorded_size(&self) -> Option<u64> {
+        if let Content::Recorded(size) = self.content { Some(size) } else { None }
+    }
+
+    /// Returns the attributes of a file with this extent. A write after `touched_ns` is a later
+    /// change of the content, and of the attributes too.
+    pub fn attr_with(&self, extent: Extent) -> Attr {
+        let Extent { size, written_ns } = extent;
+        let is_later = written_ns > self.touched_ns && self.recorded_size().is_none();
+        let (mtime_ns, ctime_ns) = (self.attr.mtime_ns, self.attr.ctime_ns);
+        let (mtime_ns, ctime_ns) = if is_later { (written_ns, ctime_ns.max(written_ns)) } else { (mtime_ns, ctime_ns) };
+        Attr { size, mtime_ns, ctime_ns, ..self.attr }
+    }
+
+    /// Returns the attributes, if no I/O server has to be asked for them.
+    pub fn known_attr(&self) -> Option<Attr> {
+        match self.content {
+            _ if self.layout.is_none() => Some(self.attr),
+            Content::Recorded(size) => Some(self.attr_with(Extent { size, written_ns: 0 })),
+            Content::Closed { last: Some(extent), .. } => Some(self.attr_with(extent)),
+            Content::Shared | Content::Written { .. } | Content::Closed { last: None, .. } => None,
+        }
+    }
 }

@@ -57,7 +57,7 @@ mod regions;
 /// Names and paths: bytes in no particular encoding.
 pub use bstr::BString;
 
-pub use attr::{Attr, Entry, SetAttr};
+pub use attr::{Attr, Content, Entry, Extent, SetAttr};
 pub use cache::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
     VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry,
@@ -74,9 +74,9 @@ pub use handle::{
 pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 pub use joined::Joined;
 pub use message::{
-    ClusterInfo, DirEntry, Existing, IodInfo, IodReply, IodRequest, IodStat, ManagerReply, ManagerRequest, ManagerStat,
-    PendingTruncate, Place, Registration, RemoveKind, Replace, Reply, ReplyBody, Request, RequestBody, RequestId,
-    XattrName, XattrValue,
+    ClusterInfo, DirEntry, Existing, IodInfo, IodReply, IodRequest, IodStat, ListEntry, ManagerReply, ManagerRequest,
+    ManagerStat, PendingTruncate, Place, Registration, RemoveKind, Replace, Reply, ReplyBody, Request, RequestBody,
+    RequestId, XattrName, XattrValue,
 };
 pub use region::Region;
 pub use regions::Regions;

@@ -58,10 +58,14 @@ pub const MAX_STRIP: u64 = 1 << 30;
 pub const DEFAULT_STRIP: u64 = 64 << 10;
 /// Most entries in one page of a directory.
 pub const MAX_ENTRIES: usize = 4096;
+/// Most entries in one page of a directory with attributes.
+pub const MAX_LISTED: usize = 512;
 /// Most datafiles that one request creates, discards or removes, and most that one reply lists.
 pub const MAX_DATAFILES: usize = 1024;
 /// Most files that one request releases.
 pub const MAX_RELEASED: usize = 256;
+/// Most files that one request closes. Each may be striped over all I/O servers.
+pub const MAX_CLOSED: usize = 32;
 /// Most datafiles in one reply about the state of a cache.
 pub const MAX_CACHED_FILES: usize = 1024;
 /// Most bytes of rows in one page of a backup: no message has room for more.

@@ -1,6 +1,5 @@
 //! A client: its connections, its settings, and what it knows of the files that it has open.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,14 +7,12 @@ use bmi::memory::Foreign;
 use bmi::stats::PathCounters;
 use bmi::threading::{AnyThread, OneThread, Threading};
 use bmi::{Addr, Endpoint, Memory, Time};
-use fs_proto::{ClusterId, Entry, FileHandle, ManagerReply, ManagerRequest, ReplyBody, RequestBody};
+use fs_proto::{ClusterId, Entry, ManagerReply, ManagerRequest, ReplyBody, RequestBody};
 
 use super::answers::ClientStats;
-use super::holds::Holds;
-use super::open_state::OpenState;
+use super::files::Files;
 use super::options::ClientOptions;
 use crate::error::{Error, Failure, ServerName};
-use crate::locked::Locked;
 use crate::net::{Connections, Endpoints, Outgoing, Preference, Resend, unexpected};
 
 /// A client of one file system. A clone is another handle to the same client. It belongs to the
@@ -30,9 +27,7 @@ pub(crate) struct Inner<S: Threading> {
     pub(crate) connections: Connections<S>,
     pub(crate) options: ClientOptions,
     pub(crate) foreign: Foreign,
-    /// The files that are open in this client.
-    pub(super) files: Locked<BTreeMap<FileHandle, OpenState>>,
-    pub(crate) holds: Holds,
+    pub(crate) files: Files,
     /// The handle that the client was made over, if any. Its drivers end with the last handle.
     _handle: Option<bmi::Handle>,
 }
@@ -119,8 +114,7 @@ impl<S: Threading> Client<S> {
             connections: Connections::new(endpoints, preference, manager, cluster, retry_for, Box::new(waiting)),
             options,
             foreign: Foreign::new(),
-            files: Locked::default(),
-            holds: Holds::default(),
+            files: Files::default(),
             _handle: handle,
         }));
         client.refresh().await?;

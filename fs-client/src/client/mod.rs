@@ -1,11 +1,10 @@
-//! A client (`handle`), what it knows of open files (`open_state`, `sizes`), what it holds
-//! (`holds`) and what it asks about servers (`servers`). What is done with names and with data is
+//! A client (`handle`), what it knows of files that it uses (`files`, `sizes`), and what it asks
+//! about servers (`servers`). What is done with names and with data is
 //! in the rooms above.
 
 mod answers;
+mod files;
 mod handle;
-mod holds;
-mod open_state;
 mod options;
 mod servers;
 mod sizes;
@@ -13,3 +12,4 @@ mod sizes;
 pub use answers::{ClientStats, Datafile, Latency, Pong, ServerSpace, Space, Stat, Unfinished};
 pub use handle::{Client, SharedClient};
 pub use options::{ClientOptions, CreateOptions, OpenFileOptions};
+pub(crate) use sizes::Writing;

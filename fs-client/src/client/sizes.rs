@@ -1,78 +1,87 @@
-//! The recorded sizes of open files: a size is known without the I/O servers if it was recorded
-//! when the file was complete, and nobody has withdrawn it since.
+//! The sizes of files: what the manager knows of them ([`Content`](fs_proto::Content)), and what
+//! the I/O servers do.
+
+use std::collections::BTreeMap;
 
 use bmi::hooks::mutated;
 use bmi::threading::Threading;
-use fs_proto::{Entry, ErrorCode, FileHandle, Handle, ManagerReply, ManagerRequest, PendingTruncate};
+use fs_proto::limits::MAX_DATAFILES;
+use fs_proto::{
+    DatafileHandle, Entry, ErrorCode, Extent, FileHandle, Handle, IodReply, IodRequest, Layout, ManagerReply,
+    ManagerRequest, PendingTruncate, ReplyBody,
+};
+use futures_util::future::join_all;
 
+use super::files::{Beginning, Right};
 use super::handle::Client;
-use super::open_state::OpenState;
 use crate::error::{Error, Failure};
+use crate::net::Resend;
+
+/// Room in a request for everything beside its list of datafiles, and for each of these, in bytes.
+const REQUEST_ROOM: usize = 128;
+const HANDLE_ROOM: usize = 10;
+
+/// A write that has begun. If it is dropped, it may still be under way.
+pub(crate) struct Writing<'a, S: Threading> {
+    client: &'a Client<S>,
+    file: FileHandle,
+}
+
+impl<S: Threading> Writing<'_, S> {
+    /// The servers have answered, or were not asked.
+    pub(crate) fn ended(self) {
+        self.client.inner().files.write_ended(self.file);
+    }
+}
 
 impl<S: Threading> Client<S> {
-    /// Asks the manager for a file. `recorded_size` is then right at this moment.
+    /// Asks the manager for a file. What it knows about the content is then right at this moment.
     pub(crate) async fn look_again(&self, file: FileHandle) -> Result<Entry, Error> {
         self.ask_entry(ManagerRequest::Getattr { handle: Handle::File(file) }).await
-    }
-
-    /// A file was opened. `recorded_size` is that of its entry.
-    pub(crate) fn opened(&self, file: FileHandle, recorded_size: Option<u64>) {
-        self.inner().files.with(|files| {
-            let state = files.entry(file).or_default();
-            state.open += 1;
-            recorded_size.into_iter().for_each(|size| state.note(size));
-        });
-    }
-
-    /// Returns what this client knows about a file that is open.
-    fn state(&self, file: FileHandle) -> OpenState {
-        self.inner().files.with(|files| files.get(&file).copied().unwrap_or_default())
     }
 
     /// Returns the size of an open file that was recorded, as far as this client knows. The size
     /// may have been withdrawn since.
     pub(crate) fn recorded_size(&self, file: FileHandle) -> Option<u64> {
-        self.state(file).recorded_size
-    }
-
-    /// Notes a size before it is recorded, so that a write from now on withdraws it.
-    pub(crate) fn note_size(&self, file: FileHandle, size: u64) {
-        self.inner().files.with(|files| files.get_mut(&file).into_iter().for_each(|state| state.note(size)));
-    }
-
-    /// Takes what the manager has answered to a question or a change that began when `noted` sizes
-    /// had been noted.
-    fn learn_size(&self, file: FileHandle, noted: u64, size: Option<u64>) {
-        self.inner().files.with(|files| {
-            let state = files.get_mut(&file).filter(|state| state.noted == noted);
-            state.into_iter().for_each(|state| state.recorded_size = size);
-        });
+        self.inner().files.recorded_size(file).0
     }
 
     /// Returns the recorded size of an open file if it is still recorded. Asks the manager, unless
     /// it is known that none is recorded.
     pub(crate) async fn confirm_size(&self, file: FileHandle) -> Result<Option<u64>, Error> {
-        let OpenState { recorded_size: Some(_), noted, .. } = self.state(file) else { return Ok(None) };
-        let size = self.look_again(file).await?.recorded_size;
-        self.learn_size(file, noted, size);
+        let (Some(_), noted) = self.inner().files.recorded_size(file) else { return Ok(None) };
+        let size = self.look_again(file).await?.recorded_size();
+        self.inner().files.learn(file, noted, size, None);
         Ok(size)
     }
 
-    /// Withdraws the recorded size of an open file before this client writes to it.
-    pub(crate) async fn withdraw_size(&self, file: FileHandle) -> Result<(), Error> {
-        let OpenState { recorded_size: Some(_), noted, .. } = self.state(file) else { return Ok(()) };
-        if !mutated("client/recorded-size-not-withdrawn") {
-            self.ask_done(ManagerRequest::RecordSize { file, size: None }).await?;
+    /// Begins a write to an open file. The first one is said to the manager.
+    pub(crate) async fn begin_write(&self, file: FileHandle) -> Result<Writing<'_, S>, Error> {
+        let files = &self.inner().files;
+        if let Beginning::Begun = files.begin_write(file) {
+            return Ok(Writing { client: self, file });
         }
-        self.learn_size(file, noted, None);
-        Ok(())
+        loop {
+            let said = files.said.notified();
+            match files.begin_write(file) {
+                Beginning::Begun => return Ok(Writing { client: self, file }),
+                Beginning::Ending => said.await,
+                Beginning::Unsaid => {
+                    let (_, noted) = files.recorded_size(file);
+                    if !mutated("client/recorded-size-not-withdrawn") {
+                        self.ask_done(ManagerRequest::BeginWrite { file }).await?;
+                    }
+                    files.learn(file, noted, None, Some(Right::Said));
+                }
+            }
+        }
     }
 
-    /// Sets the length of a file of several servers. The manager then withdraws the recorded size.
+    /// Sets the length of a file of several servers. For the manager, this client writes then.
     pub(crate) async fn truncate_all(&self, file: FileHandle, size: u64) -> Result<(), Error> {
-        let noted = self.state(file).noted;
+        let (_, noted) = self.inner().files.recorded_size(file);
         let reply = self.ask_manager(ManagerRequest::Truncate { file, size }).await?;
-        self.learn_size(file, noted, None);
+        self.inner().files.learn(file, noted, None, Some(Right::Said));
         let ManagerReply::Truncation(pending) = reply else { return Err(self.odd(reply.into())) };
         let failures = pending.into_iter().map(|PendingTruncate { iod, error, .. }| {
             let text = match error {
@@ -97,21 +106,60 @@ impl<S: Threading> Client<S> {
         }
     }
 
-    /// Records the size of a complete file that this client has created and has open.
+    /// Records the size of a complete file that only this client writes, and has open.
     pub(crate) async fn record_size(&self, file: FileHandle, size: u64) -> Result<(), Error> {
-        self.note_size(file, size);
-        self.ask_done(ManagerRequest::RecordSize { file, size: Some(size) }).await
+        self.inner().files.note_size(file, size);
+        self.ask_done(ManagerRequest::RecordSize { file, size }).await
     }
 
-    /// A file that was opened is no longer used.
-    pub(crate) fn closed(&self, file: FileHandle) {
-        self.inner().files.with(|files| {
-            if let Some(state) = files.get_mut(&file) {
-                state.open -= 1;
-                if state.open == 0 {
-                    files.remove(&file);
-                }
+    /// Asks the I/O servers for the extents of files, with one request for each server as far as
+    /// the datafiles fit into it. `None` for a file of which a server has not answered, or has
+    /// answered with an error.
+    pub(crate) async fn extents(&self, layouts: &[&Layout]) -> Vec<Option<Extent>> {
+        let mut servers: BTreeMap<u32, Vec<(usize, usize, DatafileHandle)>> = BTreeMap::new();
+        for (file, layout) in layouts.iter().enumerate() {
+            for (index, (iod, datafile)) in layout.datafiles().iter().enumerate() {
+                servers.entry(*iod).or_default().push((file, index, *datafile));
             }
+        }
+        let mut found: Vec<Vec<Option<Extent>>> =
+            layouts.iter().map(|layout| vec![None; layout.datafiles().len()]).collect();
+        let asked = servers.into_iter().map(async |(iod, items)| {
+            let datafiles: Vec<DatafileHandle> = items.iter().map(|(.., datafile)| *datafile).collect();
+            (items, self.sizes_at(iod, &datafiles).await)
         });
+        for (items, sizes) in join_all(asked).await {
+            for ((file, index, _), size) in items.into_iter().zip(sizes) {
+                found[file][index] = size;
+            }
+        }
+        let extent = |(layout, found): (&&Layout, Vec<Option<Extent>>)| {
+            let found: Vec<Extent> = found.into_iter().collect::<Option<_>>()?;
+            let sizes: Vec<u64> = found.iter().map(|extent| extent.size).collect();
+            let written_ns = found.iter().map(|extent| extent.written_ns).max().unwrap_or(0);
+            Some(Extent { size: layout.distribution().file_size(&sizes), written_ns })
+        };
+        layouts.iter().zip(found).map(extent).collect()
+    }
+
+    /// Asks an I/O server for the sizes of datafiles. Returns those of the first ones, up to an
+    /// error.
+    async fn sizes_at(&self, iod: u32, datafiles: &[DatafileHandle]) -> Vec<Option<Extent>> {
+        let inner = self.inner();
+        let mut sizes = Vec::with_capacity(datafiles.len());
+        let Some(server) = inner.connections.iods().get(iod as usize).cloned() else { return sizes };
+        while sizes.len() < datafiles.len() {
+            let rest = &datafiles[sizes.len()..];
+            let room = inner.connections.room(&server.addr).unwrap_or(REQUEST_ROOM + HANDLE_ROOM);
+            let most = (room.saturating_sub(REQUEST_ROOM) / HANDLE_ROOM).clamp(1, MAX_DATAFILES);
+            let request = IodRequest::Getsizes { datafiles: rest[..rest.len().min(most)].to_vec() };
+            match inner.ask(&server, inner.deadline(), Resend::Repeat, request).await {
+                Ok(ReplyBody::Iod(IodReply::Sizes(some))) if !some.is_empty() && some.len() <= rest.len() => {
+                    sizes.extend(some);
+                }
+                _ => break,
+            }
+        }
+        sizes
     }
 }

@@ -93,7 +93,7 @@ impl<S: Threading> Copier<S> {
     async fn open(&self, source: &FsPath) -> Result<Remote<S>, Error> {
         let during = |error: Error| error.during(format!("open {source}"));
         let entry = self.client.lookup(source).await.map_err(during)?;
-        let (mode, recorded) = (entry.attr.mode & 0o777, entry.recorded_size);
+        let (mode, recorded) = (entry.attr.mode & 0o777, entry.recorded_size());
         let (size, mtime_ns) = match recorded {
             Some(size) => (size, entry.attr.mtime_ns),
             None => {

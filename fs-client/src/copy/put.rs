@@ -173,7 +173,7 @@ impl<S: Threading> Copier<S> {
         let Ok(entry) = self.client.lookup(target).await else { return false };
         let same_time = local.mtime_ns == Some(entry.attr.mtime_ns);
         // A file of this command has a recorded size.
-        same_time && matches!(entry.handle, Handle::File(_)) && entry.recorded_size == Some(local.size)
+        same_time && matches!(entry.handle, Handle::File(_)) && entry.recorded_size() == Some(local.size)
     }
 
     /// Writes a local file to a new draft. The draft is abandoned if that fails.

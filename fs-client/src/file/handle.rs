@@ -8,13 +8,14 @@ use std::time::Duration;
 use bmi::paths::Direction;
 use bmi::threading::{AnyThread, OneThread, Threading};
 use fs_proto::{
-    CacheHints, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region, ReplyBody,
+    CacheHints, Content, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region,
+    ReplyBody,
 };
 use futures_util::future::{Either, select};
 
 use super::advice::Advice;
 use super::unsynced::Unsynced;
-use crate::client::Client;
+use crate::client::{Client, Writing};
 use crate::error::{Error, Failure, ServerName};
 use crate::locked::Locked;
 use crate::net::{Resend, unexpected};
@@ -86,7 +87,7 @@ pub(super) struct OpenFile<S: Threading> {
 
 impl<S: Threading> Drop for OpenFile<S> {
     fn drop(&mut self) {
-        self.client.closed(self.handle);
+        self.client.inner().files.closed(self.handle);
     }
 }
 
@@ -104,11 +105,11 @@ impl<S: Threading> File<S> {
         handle: FileHandle,
         layout: Layout,
         servers: Vec<ServerName>,
-        recorded_size: Option<u64>,
+        content: Content,
     ) -> File<S> {
         let unsynced = Unsynced::new(servers.len());
         let written_sizes = Locked::new(vec![0; servers.len()]);
-        client.opened(handle, recorded_size);
+        client.inner().files.opened(handle, content, &layout);
         let advice = Advice::new(servers.len());
         let views = ViewCache::default();
         let own = client.clone();
@@ -198,6 +199,16 @@ impl<S: Threading> File<S> {
                 }
             }
         }
+    }
+
+    /// Says to the manager that this client is going to write, as its first write does. Afterwards
+    /// the file can be written while the manager does not answer.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn begin_write(&self) -> Result<(), Error> {
+        let begun = self.client.begin_write(self.handle()).await;
+        begun.map(Writing::ended).map_err(|error| error.during(format!("open {} for writing", self.path())))
     }
 
     pub(crate) fn client(&self) -> &Client<S> {

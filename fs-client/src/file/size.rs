@@ -29,8 +29,7 @@ impl<S: Threading> File<S> {
 
     /// Records the size of the file at the manager: it is complete. From then on its size is known
     /// without its I/O servers, and a datafile that was cut off is noticed. A later write withdraws
-    /// it. Only the client that created the file can record its size, before any other client has
-    /// looked the file up; otherwise nothing is recorded.
+    /// it. Nothing is recorded if another client may write to the file, too.
     ///
     /// # Errors
     /// `Invalid` if a datafile is shorter than the size requires: the file has a hole there. Those
@@ -110,10 +109,13 @@ impl<S: Threading> File<S> {
         if self.inner.servers.len() > 1 {
             return self.client.truncate_all(self.handle(), size).await.map_err(during);
         }
-        self.client.withdraw_size(self.handle()).await.map_err(during)?;
+        let writing = self.client.begin_write(self.handle()).await.map_err(during)?;
         let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });
         match self.ask_all(Resend::Never, truncate, written).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                writing.ended();
+                Ok(())
+            }
             Err(error) => Err(during(self.explain(error).await)),
         }
     }

@@ -200,10 +200,13 @@ impl<S: Threading> File<S> {
     }
 
     async fn write_regions(&self, regions: &[Region], memory: MemList) -> Result<(), Error> {
-        self.client.withdraw_size(self.handle()).await?;
+        let writing = self.client.begin_write(self.handle()).await?;
         let plan = self.ready(Direction::Write, regions, memory).await?;
         match self.run(&plan).await {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                writing.ended();
+                Ok(())
+            }
             Err(error) => Err(self.explain(error).await),
         }
     }

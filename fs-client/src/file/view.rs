@@ -268,8 +268,10 @@ impl<S: Threading> File<S> {
         memory: &TypedMemory,
         joining: Option<&dyn Joining>,
     ) -> Result<(), Error> {
-        self.client.withdraw_size(self.handle()).await?;
-        self.move_view(Direction::Write, view, offset, memory, joining).await.map(drop)
+        let writing = self.client.begin_write(self.handle()).await?;
+        self.move_view(Direction::Write, view, offset, memory, joining).await?;
+        writing.ended();
+        Ok(())
     }
 
     /// Returns the most bytes of the stream in a window.

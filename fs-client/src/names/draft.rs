@@ -67,7 +67,7 @@ impl<S: Threading> Draft<S> {
         }
         let place = self.file.path().place();
         let request = ManagerRequest::Publish { file: handle, place, inherit, mode, mtime_ns, size, replace };
-        size.into_iter().for_each(|size| client.note_size(handle, size));
+        size.into_iter().for_each(|size| client.inner().files.note_size(handle, size));
         if mutated("client/draft-abandoned-when-it-is-published") {
             return client.ask_done(ManagerRequest::Abandon { file: handle }).await;
         }

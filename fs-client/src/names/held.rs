@@ -1,5 +1,5 @@
 //! Files that the manager keeps although their last name is gone, as long as this client has them
-//! open.
+//! open; and files that it has written.
 //!
 //! What is released, and what the manager may have forgotten with its start, is said by
 //! [`Client::keep_held`]. So the end of a hold waits for nobody.
@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bmi::threading::{OneThread, Threading};
-use fs_proto::{Entry, ErrorCode, FileHandle, ManagerRequest, Start};
+use fs_proto::{Entry, ErrorCode, Extent, FileHandle, Layout, ManagerRequest, Start};
 use futures_util::future::{Either, select};
 
 use crate::client::Client;
@@ -18,8 +18,11 @@ use crate::path::FsPath;
 /// How often a client looks whether the manager was restarted: several times in the minute that it
 /// has to say again what it holds.
 const LOOKED_AFTER: Duration = Duration::from_secs(10);
+/// How long servers may take to tell the sizes of files that were written. Meanwhile these cannot be
+/// opened.
+const ANSWERED: Duration = Duration::from_millis(500);
 /// How long releases wait for others, to be sent with them.
-const GATHERED: Duration = Duration::from_millis(100);
+const GATHERED: Duration = Duration::from_millis(250);
 
 /// A file that is held, until this is dropped.
 pub struct Held<S: Threading = OneThread> {
@@ -29,7 +32,14 @@ pub struct Held<S: Threading = OneThread> {
 
 impl<S: Threading> Drop for Held<S> {
     fn drop(&mut self) {
-        self.client.inner().holds.end(self.file);
+        self.client.inner().files.hold_ended(self.file);
+    }
+}
+
+impl<S: Threading> Held<S> {
+    /// Returns a hold that was counted.
+    pub(super) fn of(client: &Client<S>, file: FileHandle) -> Held<S> {
+        Held { client: client.clone(), file }
     }
 }
 
@@ -51,21 +61,23 @@ impl<S: Threading> Client<S> {
             return Err(during(Error::new(code, format!("{path} is {handle}"))));
         };
         let held = loop {
-            let released = self.inner().holds.released.notified();
-            if self.inner().holds.begin(file) {
-                break Held { client: self.clone(), file };
+            let said = self.inner().files.said.notified();
+            if self.inner().files.hold(file) {
+                break Held::of(self, file);
             }
-            released.await;
+            said.await;
         };
         let entry = self.ask_entry(ManagerRequest::Hold { file }).await.map_err(during)?;
         Ok((held, entry))
     }
 
-    /// Says to the manager what is not held any more, and after its restart what is. Never returns.
+    /// Says to the manager what is not held and not written any more, and after its restart what is
+    /// held. Never returns.
     pub async fn keep_held(&self) {
-        let (holds, mut said) = (&self.inner().holds, None);
+        let (files, mut said) = (&self.inner().files, None);
+        files.keep();
         loop {
-            let due = pin!(holds.due.notified());
+            let due = pin!(files.due.notified());
             if let Either::Left(_) = select(due, pin!(self.endpoint().sleep(LOOKED_AFTER))).await {
                 self.endpoint().sleep(GATHERED).await;
             }
@@ -77,20 +89,36 @@ impl<S: Threading> Client<S> {
         }
     }
 
-    /// Says to the manager what is not held any more. [`Client::keep_held`] does so from time to
-    /// time.
+    /// Says to the manager what is not held and not written any more. [`Client::keep_held`] does so
+    /// from time to time.
     ///
     /// # Errors
     /// Those of every request.
     pub async fn release_held(&self) -> Result<(), Error> {
         loop {
-            let mut releasing = self.inner().holds.release();
-            let files = releasing.files.clone();
-            if files.is_empty() {
+            let mut ending = self.inner().files.ending();
+            if ending.ended.is_empty() {
                 return Ok(());
             }
-            self.ask_done(ManagerRequest::Release { files }).await?;
-            releasing.is_done = true;
+            let written = ending.ended.iter().filter_map(|ended| Some((ended.file, ended.written.as_ref()?)));
+            let (files, layouts): (Vec<FileHandle>, Vec<&Layout>) = written.unzip();
+            let (asked, soon) = (pin!(self.extents(&layouts)), pin!(self.endpoint().sleep(ANSWERED)));
+            let extents = match select(asked, soon).await {
+                Either::Left((extents, _)) => extents,
+                // Whoever wants to know the sizes asks the servers.
+                Either::Right(_) => Vec::new(),
+            };
+            let files: Vec<(FileHandle, Extent)> =
+                files.into_iter().zip(extents).filter_map(|(file, extent)| Some((file, extent?))).collect();
+            if !files.is_empty() {
+                self.ask_done(ManagerRequest::Close { files }).await?;
+            }
+            let files: Vec<FileHandle> =
+                ending.ended.iter().filter(|ended| ended.is_held).map(|ended| ended.file).collect();
+            if !files.is_empty() {
+                self.ask_done(ManagerRequest::Release { files }).await?;
+            }
+            ending.is_done = true;
         }
     }
 
@@ -99,7 +127,7 @@ impl<S: Threading> Client<S> {
         self.ask_done(ManagerRequest::Ping).await?;
         let start = self.inner().connections.start_of(self.manager());
         if *said != start {
-            for file in self.inner().holds.all() {
+            for file in self.inner().files.held() {
                 match self.hold(&FsPath::of(file)).await {
                     Ok(_) => {}
                     Err(error) if error.is_retryable() => return Err(error),

@@ -10,12 +10,14 @@
 use std::time::Duration;
 
 use bmi::threading::{OneThread, Threading};
+use fs_proto::limits::{MAX_ENTRIES, MAX_LISTED};
 use fs_proto::{
-    BString, DirEntry, DirHandle, Entry, ErrorCode, Existing, Handle, Kind, ManagerReply, ManagerRequest,
-    PendingTruncate, RemoveKind, Replace, SetAttr,
+    Attr, BString, DirEntry, DirHandle, Entry, ErrorCode, Existing, Extent, Handle, Kind, Layout, ListEntry,
+    ManagerReply, ManagerRequest, PendingTruncate, RemoveKind, Replace, SetAttr,
 };
 
 use super::draft::Draft;
+use super::held::Held;
 use crate::client::{Client, CreateOptions, OpenFileOptions, Stat, Unfinished};
 use crate::error::{Error, Failure, ServerName};
 use crate::file::File;
@@ -83,7 +85,17 @@ impl<S: Threading> Client<S> {
     /// directory, `Invalid` for an impossible layout, and those of every request.
     pub async fn create(&self, path: &FsPath, options: CreateOptions) -> Result<File<S>, Error> {
         let existing = if options.exclusive { Existing::Refuse } else { Existing::Open };
-        self.create_as(path, options, existing).await
+        Ok(self.create_as(path, options, existing, false).await?.0)
+    }
+
+    /// Creates a file where nothing is, and opens and holds it ([`Client::hold`]), in one request.
+    /// Also returns it as it is at the manager.
+    ///
+    /// # Errors
+    /// As [`Client::create`], and `Busy` as [`Client::hold`].
+    pub async fn create_held(&self, path: &FsPath, options: CreateOptions) -> Result<(Held<S>, File<S>, Entry), Error> {
+        let (file, entry) = self.create_as(path, options, Existing::Refuse, true).await?;
+        Ok((Held::of(self, file.handle()), file, entry))
     }
 
     /// Creates a file without a name. When it is complete, [`Draft::publish`] gives it the name
@@ -100,18 +112,28 @@ impl<S: Threading> Client<S> {
     /// `IsDirectory`, `NotFound` for the parent directory, `Invalid` for an impossible layout, and
     /// those of every request.
     pub async fn draft(&self, path: &FsPath, options: CreateOptions) -> Result<Draft<S>, Error> {
-        Ok(Draft::new(self.create_as(path, options, Existing::Replace).await?))
+        Ok(Draft::new(self.create_as(path, options, Existing::Replace, false).await?.0))
     }
 
-    async fn create_as(&self, path: &FsPath, options: CreateOptions, existing: Existing) -> Result<File<S>, Error> {
+    async fn create_as(
+        &self,
+        path: &FsPath,
+        options: CreateOptions,
+        existing: Existing,
+        hold: bool,
+    ) -> Result<(File<S>, Entry), Error> {
         let CreateOptions { strip_size, servers, mode, hints, owner, .. } = options;
         let (uid, gid) = owner.unwrap_or(self.owner());
         let place = path.place();
         let avoid = self.inner().connections.avoided();
-        let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing };
+        let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing, hold };
         let during = |error: Error| error.during(format!("create {path}"));
         let entry = self.ask_entry(request).await.map_err(during)?;
-        Ok(self.file(path, entry).await.map_err(during)?.hinting(hints))
+        let file = self.file(path, entry.clone()).await.map_err(during)?.hinting(hints);
+        if existing != Existing::Open {
+            self.inner().files.created(file.handle(), hold);
+        }
+        Ok((file, entry))
     }
 
     /// Keeps a connection to the manager, so that it keeps the files without a name. Never returns.
@@ -182,11 +204,10 @@ impl<S: Threading> Client<S> {
     /// # Errors
     /// Those of every request.
     pub async fn stat_of(&self, path: &FsPath, entry: Entry) -> Result<Stat, Error> {
-        let mut attr = entry.attr;
         if entry.layout.is_none() {
             return Ok(Stat {
                 handle: entry.handle,
-                attr,
+                attr: entry.attr,
                 target: entry.target,
                 distribution: None,
                 datafiles: Vec::new(),
@@ -208,13 +229,8 @@ impl<S: Threading> Client<S> {
         };
         let sizes: Vec<u64> = datafiles.iter().map(|datafile| datafile.size).collect();
         file.check_lengths(&sizes.iter().copied().map(Some).collect::<Vec<_>>()).await?;
-        attr.size = file.distribution().file_size(&sizes);
-        // A write after `touched_ns` is a later change of the content, and of the attributes too. A
-        // file with a recorded size was not written since.
-        let written = datafiles.iter().map(|datafile| datafile.mtime_ns).max().unwrap_or(0);
-        if written > entry.touched_ns && entry.recorded_size.is_none() {
-            (attr.mtime_ns, attr.ctime_ns) = (written, attr.ctime_ns.max(written));
-        }
+        let written_ns = datafiles.iter().map(|datafile| datafile.mtime_ns).max().unwrap_or(0);
+        let attr = entry.attr_with(Extent { size: file.distribution().file_size(&sizes), written_ns });
         let unfinished = pending.into_iter().map(|PendingTruncate { iod, size, error, .. }| {
             let server = self.inner().connections.iods().get(iod as usize).cloned();
             let error = error.as_ref().map(ToString::to_string);
@@ -222,6 +238,29 @@ impl<S: Threading> Client<S> {
         });
         let (distribution, unfinished) = (Some(*file.distribution()), unfinished.collect());
         Ok(Stat { handle: entry.handle, attr, target: None, distribution, datafiles, unfinished })
+    }
+
+    /// Returns the attributes of what entries describe, with the sizes of files. I/O servers are
+    /// asked only for files that may be being written, and each of them once for all of these, as
+    /// far as they fit into a request.
+    pub async fn attributes(&self, entries: &[Entry]) -> Vec<Result<Attr, Error>> {
+        let unknown = entries.iter().filter(|entry| entry.known_attr().is_none());
+        let layouts: Vec<&Layout> = unknown.filter_map(|entry| entry.layout.as_ref()).collect();
+        let mut extents = self.extents(&layouts).await.into_iter();
+        let mut found = Vec::with_capacity(entries.len());
+        for entry in entries {
+            found.push(match entry.known_attr() {
+                Some(attr) => Ok(attr),
+                None => match extents.next().flatten() {
+                    Some(extent) => Ok(entry.attr_with(extent)),
+                    // By itself, to find out why.
+                    None => {
+                        Box::pin(self.stat_of(&FsPath::of(entry.handle), entry.clone())).await.map(|stat| stat.attr)
+                    }
+                },
+            });
+        }
+        found
     }
 
     /// Returns the handle of what is at a path.
@@ -334,7 +373,7 @@ impl<S: Threading> Client<S> {
                 known(&layout).ok_or_else(unknown)?
             }
         };
-        Ok(File::new(self.clone(), path.clone(), handle, layout, servers, entry.recorded_size))
+        Ok(File::new(self.clone(), path.clone(), handle, layout, servers, entry.content))
     }
 }
 
@@ -355,19 +394,45 @@ impl<S: Threading> ReadDir<S> {
     /// `Stale` or `NotFound` if the directory was removed, and those of every request.
     pub async fn next_page(&mut self) -> Result<Option<Vec<DirEntry>>, Error> {
         let Some(after) = self.after.clone() else { return Ok(None) };
-        let request =
-            ManagerRequest::Readdir { dir: self.dir, after: after.clone(), max: fs_proto::limits::MAX_ENTRIES as u32 };
-        let during = |error: Error| error.during(format!("readdir {}", self.path));
-        let reply = self.client.ask_manager(request).await.map_err(during)?;
+        let reply = self.page(&after, MAX_ENTRIES, false).await?;
         let ManagerReply::Entries { entries, more } = reply else { return Err(self.client.odd(reply.into())) };
+        self.turn(&after, more, &entries, |entry| &entry.name)?;
+        Ok((!entries.is_empty()).then_some(entries))
+    }
+
+    /// Returns the next page like [`ReadDir::next_page`], with all that the manager knows about the
+    /// objects.
+    ///
+    /// # Errors
+    /// As [`ReadDir::next_page`].
+    pub async fn next_listing(&mut self) -> Result<Option<Vec<ListEntry>>, Error> {
+        let Some(after) = self.after.clone() else { return Ok(None) };
+        let reply = self.page(&after, MAX_LISTED, true).await?;
+        let ManagerReply::Listing { entries, more } = reply else { return Err(self.client.odd(reply.into())) };
+        self.turn(&after, more, &entries, |entry| &entry.name)?;
+        Ok((!entries.is_empty()).then_some(entries))
+    }
+
+    async fn page(&self, after: &BString, max: usize, attributes: bool) -> Result<ManagerReply, Error> {
+        let request = ManagerRequest::Readdir { dir: self.dir, after: after.clone(), max: max as u32, attributes };
+        let reply = self.client.ask_manager(request).await;
+        reply.map_err(|error| error.during(format!("readdir {}", self.path)))
+    }
+
+    /// Goes on behind a page.
+    fn turn<E>(&mut self, after: &BString, more: bool, entries: &[E], name: fn(&E) -> &BString) -> Result<(), Error> {
         // A server could say "more" and send nothing, or resend earlier entries. Without this check
         // the client would ask again endlessly.
-        let before = entries.first().is_some_and(|first| first.name <= after);
-        if before || !entries.is_sorted_by(|one, next| one.name < next.name) {
-            let text = "a page of a directory out of its order";
-            return Err(during(Failure::at(self.client.manager().clone(), ErrorCode::Protocol, text).into()));
+        let before = entries.first().is_some_and(|first| name(first) <= after);
+        if before || !entries.is_sorted_by(|one, next| name(one) < name(next)) {
+            let error = Failure::at(
+                self.client.manager().clone(),
+                ErrorCode::Protocol,
+                "a page of a directory out of its order",
+            );
+            return Err(Error::from(error).during(format!("readdir {}", self.path)));
         }
-        self.after = entries.last().filter(|_| more).map(|entry| entry.name.clone());
-        Ok((!entries.is_empty()).then_some(entries))
+        self.after = entries.last().filter(|_| more).map(|entry| name(entry).clone());
+        Ok(())
     }
 }

@@ -37,7 +37,7 @@ impl PvfsStore {
     /// Returns what is known of an object that was looked up. Asks the I/O servers only for a file
     /// without a recorded size: one that is written in place.
     pub(super) async fn meta(&self, location: Path, file: FileHandle, entry: Entry) -> Result<ObjectMeta, Error> {
-        let recorded = entry.recorded_size;
+        let recorded = entry.recorded_size();
         let attr = match recorded {
             Some(size) => Attr { size, ..entry.attr },
             None => self.client().stat_of(&self.path(&location)?, entry).await?.attr,

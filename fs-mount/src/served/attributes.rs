@@ -2,7 +2,7 @@
 
 use std::pin::pin;
 
-use fs_client::{Handle, SetAttr, SharedFile};
+use fs_client::{Entry, Handle, SetAttr, SharedFile};
 use futures_util::future::{Either, select};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -53,12 +53,18 @@ impl Served {
     /// Returns the attributes of a node.
     pub(super) async fn attr(&self, node: u64) -> Result<Attr, Errno> {
         let path = self.nodes.path(node)?;
-        let stat = self.ask(|| self.client.stat(&path)).await;
+        let entry = self.ask(|| self.client.lookup(&path)).await;
         // The node is not there under any name.
-        let stat = stat.map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?;
-        let attr = attr_of(stat.handle, &stat.attr);
+        let entry = entry.map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?;
+        let attr = self.attr_of_entry(&entry).await?;
         self.nodes.note(node, attr);
         Ok(attr)
+    }
+
+    /// Returns the attributes of an object, with the size of a file.
+    pub(super) async fn attr_of_entry(&self, entry: &Entry) -> Result<Attr, Errno> {
+        let known = async || self.client.attributes(std::slice::from_ref(entry)).await.remove(0);
+        Ok(attr_of(entry.handle, &self.ask(known).await?))
     }
 
     /// Returns the attributes of a node that is open. If the manager does not answer soon, they are

@@ -5,7 +5,7 @@ use fs_client::SharedFile;
 use rustix::io::Errno;
 
 use super::Served;
-use super::names::{O_APPEND, O_TRUNC};
+use super::names::{O_APPEND, O_TRUNC, O_WRITES};
 use crate::errors::errno;
 use crate::fuse::{Args, MOST_DATA, Reply, flags};
 
@@ -39,14 +39,22 @@ impl Served {
             Some(file) => file,
             None => self.ask(|| self.client.file(&path, entry.clone())).await?,
         };
-        if how & O_TRUNC != 0 {
-            self.ask(|| file.set_len(0)).await?;
-            if more & flags::OPEN_KILL_SUIDGID != 0 {
-                self.drop_set_id(node).await?;
-            }
+        self.begin_write(&file, how).await?;
+        if how & O_TRUNC != 0 && more & flags::OPEN_KILL_SUIDGID != 0 {
+            self.drop_set_id(node).await?;
         }
         self.nodes.opened(node, file, held)?;
         Ok(Reply::opened(0, self.opened_flags(how)))
+    }
+
+    /// Says to the manager that a file is opened for writing: it can then be written while the
+    /// manager does not answer. Cuts it off, if that is wanted.
+    pub(super) async fn begin_write(&self, file: &SharedFile, how: u32) -> Result<(), Errno> {
+        match (how & O_TRUNC, how & O_WRITES) {
+            (0, 0) => Ok(()),
+            (0, _) => self.ask(|| file.begin_write()).await,
+            _ => self.ask(|| file.set_len(0)).await,
+        }
     }
 
     pub(super) async fn read(&self, node: u64, mut args: Args<'_>) -> Result<Reply, Errno> {

@@ -9,21 +9,17 @@
 use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 
-use fs_client::{DirEntry, FsPath, ReadDir, Stat};
-use fs_proto::Kind;
-use futures_util::StreamExt;
+use fs_client::{DirEntry, Entry, ReadDir};
+use fs_proto::{Kind, ListEntry};
 use futures_util::future::{Either, select};
-use futures_util::stream;
 use rustix::io::Errno;
 use tokio::sync::Mutex;
 
 use super::attributes::attr_of;
 use super::{PAUSE, SOON, Served, mode_of};
 use crate::errors::errno;
-use crate::fuse::{Args, Listing, Reply};
+use crate::fuse::{Args, Attr, Listing, Reply};
 
-/// Objects that are asked for their attributes at the same time.
-const AT_ONCE: usize = 32;
 /// Least bytes of an entry with its attributes.
 const LEAST_ENTRY: u32 = 160;
 
@@ -35,8 +31,20 @@ pub(super) struct OpenDir(Mutex<Entries>);
 #[derive(Default)]
 struct Entries {
     known: Vec<DirEntry>,
+    /// All that the manager knew about the last ones.
+    page: Vec<Entry>,
     /// How it goes on. `None` before it was begun, and at its end.
     more: Option<ReadDir<bmi::threading::AnyThread>>,
+}
+
+/// Returns the names of a page.
+fn named(page: &[ListEntry]) -> Vec<DirEntry> {
+    page.iter().map(|listed| DirEntry { name: listed.name.clone(), handle: listed.entry.handle }).collect()
+}
+
+/// Returns the objects of a page.
+fn objects(page: Vec<ListEntry>) -> Vec<Entry> {
+    page.into_iter().map(|listed| listed.entry).collect()
 }
 
 impl Served {
@@ -60,7 +68,7 @@ impl Served {
         let mut entries = open.0.lock().await;
         if from == 0 {
             let more = Some(self.ask(|| self.client.read_dir(&path)).await?);
-            *entries = Entries { known: Vec::new(), more };
+            *entries = Entries { more, ..Entries::default() };
         }
         let mut listing = Listing::new(room);
         let mut place = from;
@@ -74,18 +82,23 @@ impl Served {
             };
         }
         loop {
-            let rest = entries.known.get((place - 2) as usize..).unwrap_or_default();
+            let at = (place - 2) as usize;
+            let rest = entries.known.get(at..).unwrap_or_default();
             if rest.is_empty() {
-                if !self.read_on(&mut entries).await? {
+                if !self.read_on(&mut entries, is_plus).await? {
                     break;
                 }
                 continue;
             }
             let rest = &rest[..rest.len().min((room / LEAST_ENTRY) as usize).max(1)];
-            let stats = if is_plus { self.stats(rest).await } else { Vec::new() };
+            // Of an earlier part, which is read again, the kernel gets the names.
+            let page = (at + entries.page.len()).checked_sub(entries.known.len());
+            let page = page.and_then(|from| entries.page.get(from..)).unwrap_or_default();
+            let attrs = if is_plus { self.attrs(&page[..rest.len().min(page.len())]).await } else { Vec::new() };
             let before = place;
             for (at, entry) in rest.iter().enumerate() {
-                if !self.add(&mut listing, node, entry, is_plus.then(|| stats[at].as_ref()), place + 1) {
+                let attr = is_plus.then(|| attrs.get(at).copied().flatten());
+                if !self.add(&mut listing, node, entry, attr, place + 1) {
                     return Ok(listing.reply());
                 }
                 place += 1;
@@ -98,11 +111,10 @@ impl Served {
     }
 
     /// Adds an entry to a listing, if there is room. With attributes, the kernel knows it then.
-    fn add(&self, listing: &mut Listing, dir: u64, entry: &DirEntry, stat: Option<Option<&Stat>>, next: u64) -> bool {
+    fn add(&self, listing: &mut Listing, dir: u64, entry: &DirEntry, known: Option<Option<Attr>>, next: u64) -> bool {
         let (name, node) = (&entry.name[..], entry.handle.raw());
         let mode = mode_of(entry.handle.kind());
-        let Some(stat) = stat else { return listing.add(name, node, mode, next) };
-        let known = stat.map(|stat| attr_of(stat.handle, &stat.attr));
+        let Some(known) = known else { return listing.add(name, node, mode, next) };
         let with = known.as_ref().map(|attr| (attr, self.times(attr, true)));
         let is_added = listing.add_with(name, (node, mode), with, next);
         if let (true, Some(attr)) = (is_added, &known) {
@@ -111,29 +123,36 @@ impl Served {
         is_added
     }
 
-    /// Returns the attributes of entries, of each that is known soon.
-    async fn stats(&self, entries: &[DirEntry]) -> Vec<Option<Stat>> {
-        let mut stats: Vec<Option<Stat>> = vec![None; entries.len()];
-        let one = async |at: usize, path: FsPath| Some((at, self.client.stat(&path).await.ok()?));
-        let asked = entries.iter().enumerate().map(|(at, entry)| one(at, FsPath::of(entry.handle)));
-        let asked: Vec<_> = asked.collect();
-        let mut asked = pin!(stream::iter(asked).buffer_unordered(AT_ONCE));
-        let mut soon = pin!(self.client.endpoint().sleep(SOON));
-        while let Either::Left((Some(answer), _)) = select(asked.next(), soon.as_mut()).await {
-            if let Some((at, stat)) = answer {
-                stats[at] = Some(stat);
+    /// Returns the attributes of objects, of each that is known soon.
+    async fn attrs(&self, entries: &[Entry]) -> Vec<Option<Attr>> {
+        let known = |entry: &Entry| Some(attr_of(entry.handle, &entry.known_attr()?));
+        let mut attrs: Vec<Option<Attr>> = entries.iter().map(known).collect();
+        let unknown: Vec<usize> = (0..entries.len()).filter(|at| attrs[*at].is_none()).collect();
+        if unknown.is_empty() {
+            return attrs;
+        }
+        let asked: Vec<Entry> = unknown.iter().map(|at| entries[*at].clone()).collect();
+        let soon = pin!(self.client.endpoint().sleep(SOON));
+        if let Either::Left((found, _)) = select(pin!(self.client.attributes(&asked)), soon).await {
+            for (at, found) in unknown.into_iter().zip(found) {
+                attrs[at] = found.ok().map(|attr| attr_of(entries[at].handle, &attr));
             }
         }
-        stats
+        attrs
     }
 
     /// Reads one page more. Returns false at the end.
-    async fn read_on(&self, entries: &mut Entries) -> Result<bool, Errno> {
+    async fn read_on(&self, entries: &mut Entries, is_plus: bool) -> Result<bool, Errno> {
         let Some(more) = &mut entries.more else { return Ok(false) };
         loop {
-            match more.next_page().await {
-                Ok(Some(page)) => {
-                    entries.known.extend(page);
+            let page = match is_plus {
+                true => more.next_listing().await.map(|page| page.map(|page| (named(&page), objects(page)))),
+                false => more.next_page().await.map(|page| page.map(|page| (page, Vec::new()))),
+            };
+            match page {
+                Ok(Some((names, page))) => {
+                    entries.known.extend(names);
+                    entries.page = page;
                     return Ok(true);
                 }
                 Ok(None) => {

@@ -1,6 +1,7 @@
 //! Names: looking at them, making, moving and removing them.
 
-use fs_client::{CreateOptions, Entry, FsPath, Handle, Kind, RemoveKind, Replace, SharedFile};
+use bmi::threading::AnyThread;
+use fs_client::{CreateOptions, Entry, FsPath, Handle, Held, Kind, RemoveKind, Replace, SharedFile};
 use rustix::io::Errno;
 
 use super::attributes::attr_of;
@@ -9,6 +10,7 @@ use crate::errors::errno;
 use crate::fuse::{Attr, Reply, Request, flags};
 
 /// Bits of the flags of open(2).
+pub(super) const O_WRITES: u32 = 0o3;
 const O_EXCL: u32 = 0o200;
 pub(super) const O_TRUNC: u32 = 0o1000;
 pub(super) const O_APPEND: u32 = 0o2000;
@@ -27,8 +29,7 @@ impl Served {
     pub(super) async fn lookup(&self, dir: u64, name: &[u8]) -> Result<Reply, Errno> {
         let place = self.place(dir, name)?;
         let entry = self.ask(|| self.client.lookup(&place)).await?;
-        let stat = self.ask(|| self.client.stat_of(&place, entry.clone())).await?;
-        Ok(self.found(dir, &attr_of(stat.handle, &stat.attr), stat.handle))
+        Ok(self.found(dir, &self.attr_of_entry(&entry).await?, entry.handle))
     }
 
     /// Tells the kernel what a name leads to.
@@ -75,8 +76,7 @@ impl Served {
     pub(super) async fn link(&self, file: u64, dir: u64, name: &[u8]) -> Result<Reply, Errno> {
         let (path, place) = (self.nodes.path(file)?, self.place(dir, name)?);
         let entry = self.ask(|| self.client.link(&path, &place)).await?;
-        let stat = self.ask(|| self.client.stat_of(&place, entry.clone())).await?;
-        Ok(self.found(dir, &attr_of(stat.handle, &stat.attr), stat.handle))
+        Ok(self.found(dir, &self.attr_of_entry(&entry).await?, entry.handle))
     }
 
     /// Creates a file that is not opened. Devices, pipes and sockets are not offered.
@@ -86,17 +86,20 @@ impl Served {
         if mode & KIND != mode_of(Kind::File) {
             return Err(Errno::PERM);
         }
-        let file = self.make_file(request, &self.place(request.node, name)?, mode).await?;
-        let path = FsPath::of(file.handle());
-        let entry = self.ask(|| self.client.lookup(&path)).await?;
+        let (_, _, entry) = self.make_file(request, &self.place(request.node, name)?, mode).await?;
         Ok(self.made(request.node, &entry))
     }
 
     /// Creates a file where nothing is.
-    async fn make_file(&self, request: &Request, place: &FsPath, mode: u32) -> Result<SharedFile, Errno> {
+    async fn make_file(
+        &self,
+        request: &Request,
+        place: &FsPath,
+        mode: u32,
+    ) -> Result<(Held<AnyThread>, SharedFile, Entry), Errno> {
         let (mode, owner) = self.owned(request, mode, false)?;
         let options = CreateOptions { mode, owner: Some(owner), ..CreateOptions::default() };
-        self.ask(|| self.client.create(place, options)).await
+        self.ask(|| self.client.create_held(place, options)).await
     }
 
     /// Creates a file and opens it. Opens one that is there, unless that was excluded.
@@ -108,17 +111,13 @@ impl Served {
             Err(Errno::EXIST) if how & O_EXCL == 0 => {
                 let (held, entry) = self.ask(|| self.client.hold(&place)).await?;
                 let file = self.ask(|| self.client.file(&place, entry.clone())).await?;
-                if how & O_TRUNC != 0 {
-                    self.ask(|| file.set_len(0)).await?;
-                }
+                self.begin_write(&file, how).await?;
                 let path = FsPath::of(entry.handle);
-                let stat = self.ask(|| self.client.stat(&path)).await?;
-                (held, file, attr_of(stat.handle, &stat.attr))
+                let entry = self.ask(|| self.client.lookup(&path)).await?;
+                (held, file, self.attr_of_entry(&entry).await?)
             }
             made => {
-                let file = made?;
-                let path = FsPath::of(file.handle());
-                let (held, entry) = self.ask(|| self.client.hold(&path)).await?;
+                let (held, file, entry) = made?;
                 (held, file, attr_of(entry.handle, &entry.attr))
             }
         };

@@ -4,8 +4,8 @@ mod reply;
 mod request;
 
 pub use reply::{
-    ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ManagerReply, ManagerStat, PendingTruncate, Reply, ReplyBody,
-    XattrName,
+    ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ListEntry, ManagerReply, ManagerStat, PendingTruncate, Reply,
+    ReplyBody, XattrName,
 };
 pub use request::{
     Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Replace, Request, RequestBody, RequestId,

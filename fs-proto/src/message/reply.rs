@@ -4,12 +4,14 @@ use bmi::Addr;
 use bstr::BString;
 use serde::{Deserialize, Serialize};
 
-use crate::attr::Entry;
+use crate::attr::{Entry, Extent};
 use crate::cache::{CacheCoverage, CacheState, ViewGrant, ViewRefusal};
 use crate::error::FsError;
 use crate::handle::{DatafileHandle, Handle};
 use crate::identity::{ClusterId, Identity, Start, StoreId, one_address};
-use crate::limits::{self, MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_NAME, MAX_SERVERS, MAX_XATTR, MAX_XATTRS};
+use crate::limits::{
+    self, MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_LISTED, MAX_NAME, MAX_SERVERS, MAX_XATTR, MAX_XATTRS,
+};
 
 /// A reply: an answer, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +99,14 @@ pub enum ManagerReply {
     Xattr(#[serde(deserialize_with = "limits::bytes::<MAX_XATTR, _, _>")] BString),
     /// The names of the extended attributes of an object, sorted.
     Xattrs(#[serde(deserialize_with = "limits::bounded::<MAX_XATTRS, _, _>")] Vec<XattrName>),
+    /// A page of a directory, with all that the manager knows about each object.
+    Listing {
+        /// The entries, sorted by name.
+        #[serde(deserialize_with = "limits::bounded::<MAX_LISTED, _, _>")]
+        entries: Vec<ListEntry>,
+        /// True if more entries follow the last of these.
+        more: bool,
+    },
 }
 
 /// A change of a datafile's size that was decided, and is not carried out yet.
@@ -121,6 +131,16 @@ pub struct DirEntry {
     pub name: BString,
     /// The handle of the object with this name.
     pub handle: Handle,
+}
+
+/// An entry of a directory, with what has the name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListEntry {
+    /// The name.
+    #[serde(deserialize_with = "limits::bytes::<MAX_NAME, _, _>")]
+    pub name: BString,
+    /// The object with this name.
+    pub entry: Entry,
 }
 
 /// The name of an extended attribute, with its namespace (`user.`).
@@ -236,6 +256,10 @@ pub enum IodReply {
     Committed(
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")] Vec<(DatafileHandle, Option<FsError>)>,
     ),
+    /// The sizes of the first datafiles of a list, in its order, and the times of their last
+    /// changes. `None` if `Getsize` would be answered with an error. For the others there is no
+    /// room.
+    Sizes(#[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")] Vec<Option<Extent>>),
 }
 
 /// The size and use of an I/O server's store.

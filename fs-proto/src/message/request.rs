@@ -5,13 +5,13 @@ use std::fmt;
 use bstr::BString;
 use serde::{Deserialize, Serialize};
 
-use crate::attr::SetAttr;
+use crate::attr::{Extent, SetAttr};
 use crate::cache::CacheHints;
 use crate::datatype::ViewPart;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 use crate::identity::{Hello, Start, StoreId};
 use crate::joined::Joined;
-use crate::limits::{self, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR};
+use crate::limits::{self, MAX_CLOSED, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR};
 use crate::message::reply::XattrName;
 use crate::region::Region;
 use crate::regions::Regions;
@@ -180,15 +180,18 @@ pub enum ManagerRequest {
         avoid: Vec<u32>,
         /// What happens if there is a file already. An existing directory is always an error.
         existing: Existing,
+        /// True if the client has the new file open, as after `Hold`. Only with
+        /// [`Existing::Refuse`].
+        hold: bool,
     },
     /// Looks up the object at a place. Answered by `Entry`.
     Lookup {
         /// The place to look up.
         place: Place,
     },
-    /// Lists a directory sorted by name (by bytes), one page at a time. Answered by `Entries`. For
-    /// the next page, ask again with the last name, until there are no more. Entries that exist
-    /// during the whole listing are listed exactly once.
+    /// Lists a directory sorted by name (by bytes), one page at a time. Answered by `Entries`, or by
+    /// `Listing`. For the next page, ask again with the last name, until there are no more. Entries
+    /// that exist during the whole listing are listed exactly once.
     Readdir {
         /// The directory to list.
         dir: DirHandle,
@@ -198,6 +201,8 @@ pub enum ManagerRequest {
         /// Return at most this many entries. The server returns fewer if they do not fit into a
         /// message.
         max: u32,
+        /// True for all that the manager knows about each object: a `Listing`.
+        attributes: bool,
     },
     /// Returns the attributes and layout of an object. Answered by `Entry`.
     Getattr {
@@ -239,16 +244,16 @@ pub enum ManagerRequest {
         /// Begin at this I/O server.
         first: u32,
     },
-    /// Records the final size of a file, or forgets it. Answered by `Done`. Changes the namespace.
+    /// Records the size of a file that is complete and synced. Answered by `Done`. Changes the
+    /// namespace.
     ///
-    /// A size is recorded only for the client that created the file, and only while no other client
-    /// has looked it up. Otherwise the answer is `Done` too, and nothing is recorded. A client that
-    /// finds a recorded size and wants to write first sends `None`. So a recorded size is right.
+    /// A size is recorded only if nobody but the client may write ([`crate::Content`]). Otherwise
+    /// the answer is `Done` too, and nothing is recorded. From then on the client may not write.
     RecordSize {
         /// The file.
         file: FileHandle,
-        /// Its size in bytes. `None` before a write.
-        size: Option<u64>,
+        /// Its size in bytes.
+        size: u64,
     },
     /// Registers the store of an I/O server, and confirms again and again that the server is up.
     /// The I/O server sends it. Answered by `Registered`; by `Invalid` if the store is not the one
@@ -373,6 +378,20 @@ pub enum ManagerRequest {
         #[serde(deserialize_with = "limits::bounded::<MAX_RELEASED, _, _>")]
         files: Vec<FileHandle>,
     },
+    /// Says that the client begins to write to a file. Answered by `Done`. Changes the namespace. A
+    /// client may write without it if the file's [`crate::Content`] names it, or is `Shared`.
+    BeginWrite {
+        /// The file.
+        file: FileHandle,
+    },
+    /// Says that the client has ended to write to files, all its writes have ended, and how the
+    /// files are now. Answered by `Done`. Changes the namespace. It has no effect for a file that
+    /// others may write, too, or that is gone.
+    Close {
+        /// The files.
+        #[serde(deserialize_with = "limits::bounded::<MAX_CLOSED, _, _>")]
+        files: Vec<(FileHandle, Extent)>,
+    },
 }
 
 /// What an I/O server reports about its store.
@@ -418,6 +437,8 @@ impl ManagerRequest {
                 | ManagerRequest::SetXattr { .. }
                 | ManagerRequest::Remove { .. }
                 | ManagerRequest::RecordSize { .. }
+                | ManagerRequest::BeginWrite { .. }
+                | ManagerRequest::Close { .. }
                 | ManagerRequest::Publish { .. }
                 | ManagerRequest::Abandon { .. }
                 | ManagerRequest::Truncate { .. }
@@ -445,6 +466,8 @@ impl ManagerRequest {
             ManagerRequest::Statfs => "statfs",
             ManagerRequest::Cluster { .. } => "cluster",
             ManagerRequest::RecordSize { .. } => "record size",
+            ManagerRequest::BeginWrite { .. } => "begin write",
+            ManagerRequest::Close { .. } => "close",
             ManagerRequest::Publish { .. } => "publish",
             ManagerRequest::Abandon { .. } => "abandon",
             ManagerRequest::Hold { .. } => "hold",
@@ -652,6 +675,12 @@ pub enum IodRequest {
         /// The number of the lock.
         number: u64,
     },
+    /// Returns the sizes of datafiles and the times of their last changes. Answered by `Sizes`.
+    Getsizes {
+        /// The datafiles.
+        #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
+        datafiles: Vec<DatafileHandle>,
+    },
 }
 
 impl IodRequest {
@@ -694,6 +723,7 @@ impl IodRequest {
             IodRequest::ReadShared { .. } => "read shared",
             IodRequest::Lock { .. } => "lock",
             IodRequest::Unlock { .. } => "unlock",
+            IodRequest::Getsizes { .. } => "getsizes",
         }
     }
 }

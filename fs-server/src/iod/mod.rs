@@ -64,15 +64,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi::config::ServiceClass;
-use bmi::hooks::{mutated, mutated_each};
+use bmi::hooks::{mutated, mutated_each, step};
 use bmi::memory::zone::{ZoneAdapter, ZonePool, ZoneSettings};
 use bmi::paths::Direction;
 use bmi::{Endpoint, Incoming, PeerId};
 use bmi_cache::{ReadyRegions, yield_now};
 use fs_proto::limits::{MAX_DATAFILES, MAX_DETAIL, MAX_OFFSET, REPLY_ROOM};
 use fs_proto::{
-    DatafileHandle, ErrorCode, FsError, IodReply, IodRequest, IodStat, Region, Request, RequestBody, Role, Sender,
+    DatafileHandle, ErrorCode, Extent, FsError, IodReply, IodRequest, IodStat, Region, Request, RequestBody, Role,
+    Sender,
 };
+use futures_util::stream::{self, StreamExt};
 
 use crate::metrics::{Values, keep_sampling, of_buffers, of_cache, of_store};
 use crate::service::{Answer, Context, Handler};
@@ -131,6 +133,10 @@ impl IodSettings {
     }
 }
 
+/// Longest encoded size and time of a datafile, in bytes.
+const SIZE_ROOM: usize = 21;
+/// Datafiles of one request that are looked at at the same time: some may have to be opened.
+const SIZES_AT_ONCE: usize = 8;
 /// Most bytes of the result for a datafile in a reply: the error, the handle, lengths.
 const MAX_RESULT: usize = MAX_DETAIL + 16;
 
@@ -377,6 +383,7 @@ impl<S: StoreHandle> Iod<S> {
                 let Held { size, mtime_ns } = self.store.held(datafile).await?;
                 Ok(IodReply::Held { size, mtime_ns })
             }
+            IodRequest::Getsizes { datafiles } => Ok(IodReply::Sizes(self.sizes(&datafiles, context.room).await)),
             IodRequest::Statfs => Ok(IodReply::Stat(self.stat().await?)),
             IodRequest::Advise { datafile, hints } => {
                 self.store.advise(datafile, hints);
@@ -400,6 +407,17 @@ impl<S: StoreHandle> Iod<S> {
                 unreachable!("reads are taken out before, because their answer may carry data")
             }
         }
+    }
+
+    /// Returns the sizes of datafiles, of as many as a reply of `room` bytes has room for.
+    async fn sizes(&self, datafiles: &[DatafileHandle], room: usize) -> Vec<Option<Extent>> {
+        let fit = (room.saturating_sub(REPLY_ROOM) / SIZE_ROOM).max(1);
+        let one = async |datafile: &DatafileHandle| {
+            step();
+            let Held { size, mtime_ns } = self.store.held(*datafile).await.ok()?;
+            Some(Extent { size, written_ns: mtime_ns })
+        };
+        stream::iter(datafiles).take(fit).map(one).buffered(SIZES_AT_ONCE).collect().await
     }
 
     async fn written(&self, datafile: DatafileHandle, len: u64) -> Result<IodReply, FsError> {

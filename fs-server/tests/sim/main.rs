@@ -211,6 +211,7 @@ fn create(path: &str) -> ManagerRequest {
         servers: 0,
         avoid: Vec::new(),
         existing: Existing::Refuse,
+        hold: false,
     }
 }
 

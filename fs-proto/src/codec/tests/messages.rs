@@ -40,6 +40,8 @@ fn link_request() -> impl Strategy<Value = ManagerRequest> {
         handle().prop_map(|handle| ManagerRequest::ListXattrs { handle }),
         any::<u64>().prop_map(|file| ManagerRequest::Hold { file: FileHandle(file) }),
         vec(any::<u64>().prop_map(FileHandle), 0..4).prop_map(|files| ManagerRequest::Release { files }),
+        any::<u64>().prop_map(|file| ManagerRequest::BeginWrite { file: FileHandle(file) }),
+        vec((any::<u64>().prop_map(FileHandle), extent()), 0..4).prop_map(|files| ManagerRequest::Close { files }),
     ]
 }
 
@@ -73,8 +75,8 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
             uid,
             gid
         }),
-        (place(), any::<(u32, u32, u32, u64, u32)>(), vec(any::<u32>(), 0..4), existing()).prop_map(
-            |(place, (mode, uid, gid, strip_size, servers), avoid, existing)| ManagerRequest::Create {
+        (place(), any::<(u32, u32, u32, u64, u32, bool)>(), vec(any::<u32>(), 0..4), existing()).prop_map(
+            |(place, (mode, uid, gid, strip_size, servers, hold), avoid, existing)| ManagerRequest::Create {
                 place,
                 mode,
                 uid,
@@ -82,14 +84,16 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
                 strip_size,
                 servers,
                 avoid,
-                existing
+                existing,
+                hold
             }
         ),
         place().prop_map(|place| ManagerRequest::Lookup { place }),
-        (any::<(u64, u32)>(), text()).prop_map(|((dir, max), after)| ManagerRequest::Readdir {
+        (any::<(u64, u32, bool)>(), text()).prop_map(|((dir, max, attributes), after)| ManagerRequest::Readdir {
             dir: DirHandle(dir),
             after,
-            max
+            max,
+            attributes
         }),
         handle().prop_map(|handle| ManagerRequest::Getattr { handle }),
         (handle(), set).prop_map(|(handle, set)| ManagerRequest::Setattr { handle, set }),
@@ -97,8 +101,7 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (place(), kind).prop_map(|(place, kind)| ManagerRequest::Remove { place, kind }),
         Just(ManagerRequest::Statfs),
         any::<u32>().prop_map(|first| ManagerRequest::Cluster { first }),
-        (any::<u64>(), option::of(any::<u64>()))
-            .prop_map(|(file, size)| ManagerRequest::RecordSize { file: FileHandle(file), size }),
+        any::<(u64, u64)>().prop_map(|(file, size)| ManagerRequest::RecordSize { file: FileHandle(file), size }),
         (any::<(u64, bool)>(), place(), any::<(Option<u32>, Option<u64>, Option<u64>)>(), replace()).prop_map(
             |((file, inherit), place, (mode, mtime_ns, size), replace)| ManagerRequest::Publish {
                 file: FileHandle(file),
@@ -209,6 +212,7 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
             }
         ),
         (datafile(), any::<u64>()).prop_map(|(datafile, number)| IodRequest::Unlock { datafile, number }),
+        vec(datafile(), 0..4).prop_map(|datafiles| IodRequest::Getsizes { datafiles }),
         (option::of(datafile()), any::<u32>()).prop_map(|(after, files)| IodRequest::CacheState { after, files }),
         (datafile(), any::<(u64, u64)>()).prop_map(|(datafile, (offset, len))| IodRequest::CacheCoverage {
             datafile,
@@ -305,14 +309,27 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
     })
 }
 
+fn extent() -> impl Strategy<Value = Extent> {
+    any::<(u64, u64)>().prop_map(|(size, written_ns)| Extent { size, written_ns })
+}
+
+fn content() -> impl Strategy<Value = Content> {
+    prop_oneof![
+        Just(Content::Shared),
+        any::<u64>().prop_map(Content::Recorded),
+        any::<(u128, u64)>().prop_map(|(client, starts)| Content::Written { client, starts }),
+        (option::of(extent()), any::<u64>()).prop_map(|(last, starts)| Content::Closed { last, starts }),
+    ]
+}
+
 fn entry() -> impl Strategy<Value = Entry> {
     let layout = (4096..1u64 << 20, vec(any::<(u32, u64)>(), 1..6)).prop_map(|(strip, datafiles)| {
         let distribution = Distribution::simple_stripe(strip, datafiles.len() as u32).unwrap();
         Layout::new(distribution, datafiles.into_iter().map(|(iod, raw)| (iod, DatafileHandle(raw))).collect()).unwrap()
     });
     let target = option::of(text());
-    (handle(), any::<(u32, u32, u32, u64, u64)>(), option::of(layout), option::of(any::<u64>()), target).prop_map(
-        |(handle, (mode, uid, gid, size, time), layout, recorded_size, target)| Entry {
+    (handle(), any::<(u32, u32, u32, u64, u64)>(), option::of(layout), content(), target).prop_map(
+        |(handle, (mode, uid, gid, size, time), layout, content, target)| Entry {
             handle,
             attr: Attr {
                 kind: handle.kind(),
@@ -328,7 +345,7 @@ fn entry() -> impl Strategy<Value = Entry> {
             touched_ns: time / 3,
             layout,
             target,
-            recorded_size,
+            content,
         },
     )
 }
@@ -361,6 +378,10 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         entry().prop_map(ManagerReply::Entry),
         text().prop_map(ManagerReply::Xattr),
         vec(text().prop_map(XattrName), 0..5).prop_map(ManagerReply::Xattrs),
+        (vec((text(), entry()), 0..3), any::<bool>()).prop_map(|(entries, more)| ManagerReply::Listing {
+            entries: entries.into_iter().map(|(name, entry)| ListEntry { name, entry }).collect(),
+            more
+        }),
         (vec((text(), handle()), 0..5), any::<bool>()).prop_map(|(entries, more)| ManagerReply::Entries {
             entries: entries.into_iter().map(|(name, handle)| DirEntry { name, handle }).collect(),
             more
@@ -417,6 +438,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
             grant.map(|(key, addr, size, lease_ms)| ViewGrant { key, addr, size, lease_ms }).map_err(ViewRefusal::from)
         )),
         vec((any::<u64>().prop_map(DatafileHandle), failure()), 0..5).prop_map(IodReply::Committed),
+        vec(option::of(extent()), 0..5).prop_map(IodReply::Sizes),
     ];
     let error = (".{0,40}", vec(any::<(u32, u32)>(), 0..5)).prop_map(|(detail, ranges)| {
         FsError::new(ErrorCode::NoSpace, detail)

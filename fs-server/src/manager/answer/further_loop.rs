@@ -39,7 +39,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::clients::Clients;
 use crate::manager::Manager;
-use crate::manager::commit::{Lookups, slow};
+use crate::manager::commit::Lookups;
 use crate::service::{Answer, Context, Handler};
 
 /// Work of a further loop for the first one.
@@ -106,18 +106,14 @@ impl Manager {
 
 impl ManagerLoop {
     /// Answers a request that only looks something up, if that is possible on this loop.
-    async fn look(&self, context: &Context, request: &Request, call: &Incoming) -> Option<Answer> {
+    fn look(&self, context: &Context, request: &Request) -> Option<Answer> {
         let RequestBody::Manager(body) = &request.body else { return None };
         let client = request.id.client;
         let reply = match body {
             ManagerRequest::Ping => Ok(ManagerReply::Done),
             ManagerRequest::Lookup { .. } | ManagerRequest::Getattr { .. } | ManagerRequest::Readdir { .. } => {
                 let room = context.room.saturating_sub(REPLY_ROOM);
-                tokio::select! {
-                    biased;
-                    reply = self.lookups.look(client, body, room) => reply?,
-                    () = call.endpoint().sleep_until(context.deadline) => Err(slow()),
-                }
+                self.lookups.look(body, room)?
             }
             _ => return None,
         };
@@ -129,7 +125,7 @@ impl ManagerLoop {
 #[async_trait(?Send)]
 impl Handler for ManagerLoop {
     async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer {
-        if let Some(answer) = self.look(context, &request, call).await {
+        if let Some(answer) = self.look(context, &request) {
             return answer;
         }
         let (reply, answer) = oneshot::channel();

@@ -28,17 +28,14 @@ impl Manager {
             ManagerRequest::Cluster { first } => return Ok(ManagerReply::Cluster(self.cluster(*first as usize, room))),
             _ => {}
         }
-        loop {
-            let commits = self.lookups.ended();
-            // This also opens the database again, if it has failed.
-            let reply = self.read(|read| lookups::answer(read, request, room)).await?;
-            if let ManagerReply::Stat(stat) = reply {
-                return Ok(ManagerReply::Stat(ManagerStat { prepared: self.pools.borrow().total(), ..stat }));
+        // This also opens the database again, if it has failed.
+        let reply = self.read(|read| lookups::answer(read, request, room)).await?;
+        Ok(match reply {
+            ManagerReply::Stat(stat) => {
+                ManagerReply::Stat(ManagerStat { prepared: self.pools.borrow().total(), ..stat })
             }
-            if self.lookups.seen(&reply, client, commits).await {
-                return Ok(reply);
-            }
-        }
+            reply => reply,
+        })
     }
 
     /// Notes that a client has a file open, and returns the file as it is.

@@ -16,7 +16,7 @@
 //!    the disk works, the queue is bounded by the number of requests in progress (`service`).
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -263,12 +263,7 @@ impl Manager {
     /// Makes changes in one transaction, and waits until it is durable. Returns the changes with
     /// what became of them, and the metadata after it.
     async fn make(&self, changes: Vec<Requested>) -> (Vec<Requested>, Result<Made, FsError>, Option<View>) {
-        let recorded = |change: &Requested| match change.request {
-            ManagerRequest::RecordSize { file, size: Some(_) } => Some(file.0),
-            _ => None,
-        };
-        let creators = self.lookups.begin_recording(changes.iter().filter_map(recorded).collect::<BTreeSet<u64>>());
-        let mut group = Group::new(changes, self.situation(creators));
+        let mut group = Group::new(changes, self.situation());
         let made = self.beside(move |store| {
             let made = group.make(store);
             let failed = matches!(made, Err(Fault::Store(_)));
@@ -280,8 +275,8 @@ impl Manager {
         }
     }
 
-    /// Returns what a group has to know. `creators` are those of the files whose sizes it records.
-    fn situation(&self, creators: BTreeMap<u64, u128>) -> Situation {
+    /// Returns what a group has to know.
+    fn situation(&self) -> Situation {
         let (members, now) = (self.members.borrow(), self.endpoint.now());
         let failing = self.failing.borrow();
         steps(self.iods() as usize);
@@ -300,7 +295,6 @@ impl Manager {
             servers: (0..self.iods()).map(server).collect(),
             failing: failing.clone(),
             pools: self.pools.borrow().clone(),
-            creators,
             holds: self.lookups.holds.clone(),
             connected: (!room).then(|| self.clients.with_connection()),
             before: self.changes.turn_before(now),
@@ -314,8 +308,8 @@ impl Manager {
         self.changes.note_turn(self.endpoint.now(), made.turn);
         for effect in &made.effects {
             match *effect {
-                // Noted with the metadata (`Lookups::publish`).
-                Effect::Created(..) | Effect::Seen(..) => {}
+                // The hold itself is noted with the metadata (`Lookups::publish`).
+                Effect::Held(_, client) => self.clients.owns_nameless(client, self.endpoint.now()),
                 Effect::DraftBegun(client) => {
                     self.clients.owns_nameless(client, self.endpoint.now());
                     self.clients.session_of(client).inspect(|session| session.draft_begun());

@@ -134,7 +134,7 @@ impl Database {
     /// Returns the metadata as of the last commit. Waits if the database must be opened first.
     pub(in crate::manager) async fn view(&self) -> Result<View, Fault> {
         self.check()?;
-        if let Some((view, _)) = self.lookups.view() {
+        if let Some(view) = self.lookups.view() {
             return Ok(view);
         }
         self.submit(|store| Ok(store.read()?), |view| view.map(Arc::new)).await

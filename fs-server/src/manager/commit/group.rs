@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bmi::hooks::{mutated, step};
 use fs_proto::{
-    DatafileHandle, ErrorCode, Existing, FsError, Handle, ManagerReply, ManagerRequest, Reply, ReplyBody, RequestId,
-    codec,
+    DatafileHandle, ErrorCode, Existing, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody, RequestId, codec,
 };
 
+use super::lookups::TOO_MANY;
 use crate::manager::Fault;
 use crate::manager::tables::{
     Birth, CLIENTS, Candidate, Change, Dedup, Holds, NewFile, Pools, Publication, Unplaced, Wanted, placement,
@@ -44,8 +44,6 @@ pub(super) struct Situation {
     /// The errors of the I/O servers that could not create datafiles.
     pub(in crate::manager) failing: BTreeMap<u32, FsError>,
     pub(in crate::manager) pools: Pools,
-    /// The creators of the files whose sizes are to be recorded, as far as nobody else knows them.
-    pub(in crate::manager) creators: BTreeMap<u64, u128>,
     /// Who has which file open.
     pub(in crate::manager) holds: Holds,
     /// The clients with a connection; `None` if no client has to be forgotten.
@@ -57,10 +55,8 @@ pub(super) struct Situation {
 /// What the manager notes when a group is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::manager) enum Effect {
-    /// A client has created a file.
-    Created(u64, u128),
-    /// A client was told where a file is.
-    Seen(u64, u128),
+    /// A client has created a file, and has it open.
+    Held(u64, u128),
     /// A client has begun a file without a name.
     DraftBegun(u128),
     /// A client has published or abandoned a file without a name.
@@ -87,8 +83,6 @@ pub(super) struct Group {
     failed: BTreeMap<usize, Vec<u8>>,
     /// The change that is being made.
     at: Option<usize>,
-    /// As in the situation, with the changes of this group.
-    creators: BTreeMap<u64, u128>,
     effects: Vec<Effect>,
 }
 
@@ -101,8 +95,7 @@ fn encode(result: Result<ManagerReply, FsError>) -> Vec<u8> {
 
 impl Group {
     pub(super) fn new(changes: Vec<Requested>, situation: Situation) -> Group {
-        let (failed, creators) = (BTreeMap::new(), BTreeMap::new());
-        Group { changes, situation, failed, at: None, creators, effects: Vec::new() }
+        Group { changes, situation, failed: BTreeMap::new(), at: None, effects: Vec::new() }
     }
 
     /// Returns the changes.
@@ -120,7 +113,6 @@ impl Group {
     pub(in crate::manager) fn make(&mut self, store: &MetaStore) -> Result<Made, Fault> {
         loop {
             self.at = None;
-            self.creators.clone_from(&self.situation.creators);
             self.effects.clear();
             let fault = match self.attempt(store) {
                 Ok((answers, clients, turn)) => {
@@ -199,28 +191,28 @@ impl Group {
     }
 
     fn apply(&mut self, change: &mut Change<'_>, index: usize) -> Result<ManagerReply, Fault> {
-        let Group { changes, situation, creators, effects, .. } = self;
+        let Group { changes, situation, effects, .. } = self;
         let Requested { id, request, .. } = &changes[index];
         let client = id.client;
         let reply = match request {
             ManagerRequest::Mkdir { place, mode, uid, gid } => {
                 ManagerReply::Entry(change.mkdir(place, Birth { mode: *mode, uid: *uid, gid: *gid })?)
             }
-            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing } => {
+            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing, hold } => {
                 let birth = Birth { mode: *mode, uid: *uid, gid: *gid };
                 let default_strip = situation.default_strip;
                 let (strip_size, servers, existing) = (*strip_size, *servers, *existing);
+                if *hold && existing != Existing::Refuse {
+                    return Err(FsError::new(ErrorCode::Invalid, "only a new file is held").into());
+                }
+                if *hold && !situation.holds.has_room(client) {
+                    return Err(FsError::new(ErrorCode::Busy, TOO_MANY).into());
+                }
                 let new = NewFile { place, birth, strip_size, default_strip, servers, existing, client };
-                let (entry, created) = change.create(new, |created, wanted| situation.place(created, wanted, avoid))?;
-                let raw = entry.handle.raw();
-                if created {
-                    creators.insert(raw, client);
-                    effects.push(Effect::Created(raw, client));
-                } else if let Handle::File(_) = entry.handle {
-                    if creators.get(&raw).is_some_and(|creator| *creator != client) {
-                        creators.remove(&raw);
-                    }
-                    effects.push(Effect::Seen(raw, client));
+                let entry = change.create(new, |created, wanted| situation.place(created, wanted, avoid))?;
+                if let (true, Some(file)) = (*hold, entry.handle.file()) {
+                    change.hold(client, file)?;
+                    effects.push(Effect::Held(file.0, client));
                 }
                 if existing == Existing::Replace {
                     effects.push(Effect::DraftBegun(client));
@@ -240,14 +232,21 @@ impl Group {
                 ManagerReply::Done
             }
             ManagerRequest::Truncate { file, size } => {
-                change.truncate(*file, *size)?;
+                change.truncate(client, *file, *size)?;
                 ManagerReply::Done
             }
             ManagerRequest::RecordSize { file, size } => {
-                let may = size.is_none() || creators.get(&file.0) == Some(&client);
-                if may && !(size.is_none() && mutated("manager/recorded-size-kept")) {
-                    change.record_size(*file, *size)?;
+                change.record_size(*file, client, *size)?;
+                ManagerReply::Done
+            }
+            ManagerRequest::BeginWrite { file } => {
+                if !mutated("manager/recorded-size-kept") {
+                    change.begin_write(*file, client)?;
                 }
+                ManagerReply::Done
+            }
+            ManagerRequest::Close { files } => {
+                change.close(files, client)?;
                 ManagerReply::Done
             }
             ManagerRequest::Setattr { handle, set } => ManagerReply::Entry(change.setattr(*handle, set)?),
@@ -262,14 +261,7 @@ impl Group {
             ManagerRequest::Symlink { place, target, uid, gid } => {
                 ManagerReply::Entry(change.symlink(place, target, (*uid, *gid))?)
             }
-            ManagerRequest::Link { file, place } => {
-                let entry = change.hard_link(*file, place)?;
-                if creators.get(&file.0).is_some_and(|creator| *creator != client) {
-                    creators.remove(&file.0);
-                }
-                effects.push(Effect::Seen(file.0, client));
-                ManagerReply::Entry(entry)
-            }
+            ManagerRequest::Link { file, place } => ManagerReply::Entry(change.hard_link(*file, place)?),
             ManagerRequest::Exchange { one, other } => {
                 change.exchange(one, other)?;
                 ManagerReply::Done

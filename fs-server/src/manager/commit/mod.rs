@@ -9,6 +9,6 @@ pub(super) mod lookups;
 mod truncate;
 
 pub(super) use changes::Queue;
-pub(super) use database::{Database, Shared, slow};
+pub(super) use database::{Database, Shared};
 pub(super) use lookups::{Lookups, View};
 pub(super) use truncate::Truncations;

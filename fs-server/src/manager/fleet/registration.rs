@@ -121,10 +121,12 @@ impl Manager {
     async fn record(&self, iod: u32, recorded: Recorded, replaced: bool) -> Result<(), FsError> {
         let now_ns = (self.wall)();
         let record = move |transaction: &WriteTransaction| {
+            let mut change = Change::open(transaction, now_ns)?;
             if replaced {
                 Pools::forget(transaction, iod)?;
-                Change::open(transaction, now_ns)?.forget_all(iod)?;
+                change.forget_all(iod)?;
             }
+            change.iod_started()?;
             Members::record(transaction, iod, recorded)
         };
         let recording = Recording::begin(&self.registering);

@@ -46,8 +46,8 @@ use tokio::sync::Notify;
 use super::members::{Members, Recorded};
 use crate::lock::lock;
 use crate::manager::tables::{
-    ASKED, COUNTERS, DISCARDS, NAMELESS, OBJECTS, ORPHANS, Object, POOLS, RESTORED, TRUNCATES, identity, not_formatted,
-    objects_from,
+    ASKED, COUNTERS, DISCARDS, NAMELESS, OBJECTS, ORPHANS, Object, POOLS, RESTORED, Stored, TRUNCATES, identity,
+    not_formatted, objects_from,
 };
 use crate::manager::{Fault, ManagerIdentity, ManagerSettings};
 use crate::service::{Answer, Context, Handler, Limits, Standing, serve_until};
@@ -218,7 +218,7 @@ impl RollCall {
     }
 }
 
-/// Forgets the recorded sizes of all files, and all files without a name.
+/// Forgets what is known about the content of all files, and all files without a name.
 fn forget_sizes(transaction: &WriteTransaction) -> Result<(), Fault> {
     let mut objects = transaction.open_table(OBJECTS)?;
     let mut from = Some(0);
@@ -228,8 +228,8 @@ fn forget_sizes(transaction: &WriteTransaction) -> Result<(), Fault> {
         for (raw, object) in page {
             if object.is_nameless() {
                 objects.remove(raw)?;
-            } else if object.recorded_size.is_some() {
-                let bytes = postcard::to_stdvec(&Object { recorded_size: None, ..object });
+            } else if object.content != Stored::Shared {
+                let bytes = postcard::to_stdvec(&Object { content: Stored::Shared, ..object });
                 let bytes = bytes.map_err(|error| Fault::Corrupt(format!("object {raw}: {error}")))?;
                 objects.insert(raw, bytes.as_slice())?;
             }
@@ -294,9 +294,9 @@ mod tests {
                 client: 1,
             };
             let place = Place::root("file");
-            let (file, _) = change.create(new(&place, Existing::Refuse), datafiles).unwrap();
+            let file = change.create(new(&place, Existing::Refuse), datafiles).unwrap();
             change.create(new(&place, Existing::Replace), datafiles).unwrap();
-            change.record_size(file.handle.file().unwrap(), Some(77)).unwrap();
+            change.record_size(file.handle.file().unwrap(), 1, 77).unwrap();
         }
         transaction.open_table(ORPHANS).unwrap().insert((0, 5), ()).unwrap();
         transaction.open_table(POOLS).unwrap().insert((0, 5), 4).unwrap();
@@ -323,7 +323,7 @@ mod tests {
         let size = |store: &MetaStore| {
             let read = store.read().unwrap();
             let entry = names::view(&read).unwrap().lookup(&Place::root("file")).unwrap();
-            (entry.handle, entry.recorded_size, entry.layout.unwrap().datafiles().to_vec())
+            (entry.handle, entry.recorded_size(), entry.layout.unwrap().datafiles().to_vec())
         };
         let before = size(&store);
         roll_call.conclude(&store).unwrap();

@@ -20,7 +20,7 @@
 //!    waits for the end of the group.
 //! 2. It is durable which clients have holds. If there were any when a start of the manager begins,
 //!    every file counts as held by [`NOBODY`] for some time: the clients say again what they hold.
-//! 3. A client holds at most [`MOST`] files.
+//! 3. A client holds at most [`MOST`] files, and those that it creates in the group that reaches it.
 //! 4. The lock is held for a look or for one change, and nobody takes another lock meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,6 +80,13 @@ struct State {
     until: Option<Time>,
 }
 
+impl State {
+    fn hold(&mut self, file: u64, client: u128) {
+        self.files.entry(client).or_default().insert(file);
+        self.held.insert((file, client));
+    }
+}
+
 impl Holds {
     /// A start of the manager begins, with what earlier ones have left. Returns the clients that
     /// had holds.
@@ -119,13 +126,23 @@ impl Holds {
         if state.fates.get(&file) == Some(&Fate::Removed) {
             return Held::Removed;
         }
-        let files = state.files.entry(client).or_default();
-        if files.len() >= MOST && !files.contains(&file) {
+        if state.files.get(&client).is_some_and(|files| files.len() >= MOST && !files.contains(&file)) {
             return Held::TooMany;
         }
-        files.insert(file);
-        state.held.insert((file, client));
+        state.hold(file, client);
         Held::Yes
+    }
+
+    /// Returns true if a client can hold more files.
+    pub(in crate::manager) fn has_room(&self, client: u128) -> bool {
+        lock(&self.0).files.get(&client).is_none_or(|files| files.len() < MOST)
+    }
+
+    /// A client has created a file, and holds it. That was durably noted with the file.
+    pub(in crate::manager) fn created(&self, file: u64, client: u128) {
+        let mut state = lock(&self.0);
+        state.known.insert(client);
+        state.hold(file, client);
     }
 
     /// Notes that a client does not hold a file any more. Returns false if the file is losing its

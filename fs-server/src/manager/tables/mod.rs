@@ -1,7 +1,6 @@
 //! What the manager keeps: the tables of its database, and the rules for changing them. A function
 //! here takes a transaction, and knows neither requests nor servers.
 
-mod creators;
 pub(super) mod dedup;
 mod holds;
 mod identity;
@@ -9,7 +8,6 @@ pub(super) mod names;
 pub(super) mod placement;
 pub(super) mod pools;
 
-pub(super) use creators::Creators;
 #[cfg(test)]
 pub(super) use dedup::WINDOW;
 pub(super) use dedup::{CLIENTS, Dedup};
@@ -18,8 +16,8 @@ pub(super) use identity::{ASKED, IDENTITY, RESTORED, STARTS, identity, not_forma
 #[cfg(any(test, all(fuzzing, feature = "sim")))]
 pub(super) use names::fuzz_view;
 pub(super) use names::{
-    Birth, COUNTERS, Change, Decided, NAMELESS, NAMES, NewFile, OBJECTS, ORPHANS, Object, Publication, TRUNCATES,
-    Truncates, XATTRS, kind_number, objects_from,
+    Birth, COUNTERS, Change, Decided, NAMELESS, NAMES, NewFile, OBJECTS, ORPHANS, Object, Publication, Stored,
+    TRUNCATES, Truncates, XATTRS, kind_number, objects_from,
 };
 pub(super) use placement::{Candidate, Unplaced, Wanted};
 pub(super) use pools::{DISCARDS, POOLS, Pools};

@@ -239,8 +239,12 @@ fn a_damaged_object_fails_only_the_changes_that_need_it() {
 
 /// Returns the names in the root.
 fn names(manager: &Manager) -> Result<Vec<String>, FsError> {
-    let list =
-        ManagerRequest::Readdir { dir: fs_proto::DirHandle::ROOT, after: fs_proto::BString::default(), max: 100 };
+    let list = ManagerRequest::Readdir {
+        dir: fs_proto::DirHandle::ROOT,
+        after: fs_proto::BString::default(),
+        max: 100,
+        attributes: false,
+    };
     match run(manager, manager.look(1, &list, 1 << 20))? {
         ManagerReply::Entries { entries, .. } => Ok(entries.into_iter().map(|entry| entry.name.to_string()).collect()),
         other => panic!("{other:?}"),

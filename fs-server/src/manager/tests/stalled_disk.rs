@@ -140,8 +140,12 @@ fn is_served(manager: &Manager, dirs: u64) {
     assert!(matches!(ask(ManagerRequest::Cluster { first: 0 }), ManagerReply::Cluster(_)));
     let ManagerReply::Stat(stat) = ask(ManagerRequest::Statfs) else { panic!("statfs") };
     assert_eq!(stat.dirs, dirs);
-    let list =
-        ManagerRequest::Readdir { dir: fs_proto::DirHandle::ROOT, after: fs_proto::BString::default(), max: 100 };
+    let list = ManagerRequest::Readdir {
+        dir: fs_proto::DirHandle::ROOT,
+        after: fs_proto::BString::default(),
+        max: 100,
+        attributes: false,
+    };
     let ManagerReply::Entries { entries, .. } = ask(list) else { panic!("readdir") };
     assert_eq!(entries.len() as u64, dirs - 1);
 }

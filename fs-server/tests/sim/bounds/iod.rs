@@ -243,6 +243,10 @@ rows! { ROWS of IodRequest for Server {
         server.dirty(file(5));
         server.cost(IodRequest::Getsize { datafile: file(5) })
     };
+    IodRequest::Getsizes { .. } => "most datafiles, one of very many dirty units", DATAFILES, |server| {
+        server.dirty(file(7));
+        server.cost(IodRequest::Getsizes { datafiles: most(7, 6100) })
+    };
     IodRequest::Statfs => "very many datafiles", FEW, |server| server.cost(IodRequest::Statfs);
     IodRequest::PrepareTruncate { .. } => "of very many dirty units", DATAFILES, |server| {
         server.dirty(file(6));

@@ -1,9 +1,9 @@
 //! The requests to the manager of the largest cluster.
 
-use fs_proto::limits::{MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR, MAX_XATTRS};
+use fs_proto::limits::{MAX_CLOSED, MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR, MAX_XATTRS};
 use fs_proto::{
-    BString, DirHandle, FileHandle, Handle, Registration, RemoveKind, Replace, SetAttr, Start, StoreId, XattrName,
-    XattrValue,
+    BString, DirHandle, Extent, FileHandle, Handle, Registration, RemoveKind, Replace, SetAttr, Start, StoreId,
+    XattrName, XattrValue,
 };
 use fs_server::service::Limits;
 use futures_util::future::join_all;
@@ -43,7 +43,17 @@ fn creation(path: &str, existing: Existing) -> ManagerRequest {
     // None of these exists, so none is left out.
     let avoid = (0..MAX_SERVERS as u32).map(|iod| iod + 1000).collect();
     let (place, strip_size, servers) = (Place::root(path), 0, MAX_SERVERS as u32);
-    ManagerRequest::Create { place, mode: 0o644, uid: 1, gid: 2, strip_size, servers, avoid, existing }
+    ManagerRequest::Create {
+        place,
+        mode: 0o644,
+        uid: 1,
+        gid: 2,
+        strip_size,
+        servers,
+        avoid,
+        existing,
+        hold: existing == Existing::Refuse,
+    }
 }
 
 impl Server {
@@ -126,7 +136,9 @@ rows! { ROWS of ManagerRequest for Server {
     };
     ManagerRequest::Readdir { .. } => "most entries of more", MAX_ENTRIES as u64 + FEW, |server| {
         let (dir, after) = (server.many(), BString::default());
-        server.cost(ManagerRequest::Readdir { dir, after, max: u32::MAX })
+        let readdir =
+            |attributes| ManagerRequest::Readdir { dir, after: after.clone(), max: u32::MAX, attributes };
+        server.cost(readdir(false)).max(server.cost(readdir(true)))
     };
     ManagerRequest::Getattr { .. } => "a file on all servers", FEW, |server| {
         let handle = server.file("file0", Existing::Refuse).into();
@@ -200,7 +212,17 @@ rows! { ROWS of ManagerRequest for Server {
     };
     ManagerRequest::RecordSize { .. } => "a file on all servers", COMMIT, |server| {
         let file = server.file("file2", Existing::Refuse);
-        server.cost(ManagerRequest::RecordSize { file, size: Some(1) })
+        server.cost(ManagerRequest::RecordSize { file, size: 1 })
+    };
+    ManagerRequest::BeginWrite { .. } => "a file on all servers", COMMIT, |server| {
+        let file = server.file("recorded", Existing::Refuse);
+        server.make(vec![ManagerRequest::RecordSize { file, size: 1 }]);
+        server.cost(ManagerRequest::BeginWrite { file })
+    };
+    ManagerRequest::Close { .. } => "most files, all on all servers", COMMIT, |server| {
+        let file = |at| server.file(&format!("written{at}"), Existing::Refuse);
+        let files = (0..MAX_CLOSED).map(|at| (file(at), Extent { size: 1, written_ns: 1 })).collect();
+        server.cost(ManagerRequest::Close { files })
     };
     ManagerRequest::Register(_) => "the last server, with a store that is compared with all", SERVERS + FEW, |server| {
         let (iod, start) = (MAX_SERVERS as u32 - 1, Start { epoch: 1, instance: 1 });
@@ -224,7 +246,7 @@ rows! { ROWS of ManagerRequest for Server {
     ManagerRequest::Publish { .. } => "over a file, both on all servers", COMMIT, |server| {
         let old = server.file(&deep("old"), Existing::Refuse);
         let file = server.file(&deep("old"), Existing::Replace);
-        server.make(vec![ManagerRequest::RecordSize { file: old, size: Some(1) }]);
+        server.make(vec![ManagerRequest::RecordSize { file: old, size: 1 }]);
         let (place, size, replace) = (Place::root(deep("old")), Some(1), Replace::File(old));
         server.cost(ManagerRequest::Publish { file, place, inherit: true, mode: None, mtime_ns: None, size, replace })
     };

@@ -4,6 +4,7 @@
 use super::*;
 
 mod commits;
+mod contents;
 mod drafts;
 mod holds;
 mod loops;

@@ -41,7 +41,8 @@ fn a_directory_is_listed_page_by_page() {
         }
         let (mut listed, mut after, mut pages) = (Vec::new(), fs_proto::BString::default(), 0);
         loop {
-            let readdir = ManagerRequest::Readdir { dir: DirHandle::ROOT, after: after.clone(), max: 1000 };
+            let readdir =
+                ManagerRequest::Readdir { dir: DirHandle::ROOT, after: after.clone(), max: 1000, attributes: false };
             let Ok(ManagerReply::Entries { entries, more }) = client.manager(manager, readdir).await else { panic!() };
             listed.extend(entries.into_iter().map(|entry| entry.name));
             pages += 1;

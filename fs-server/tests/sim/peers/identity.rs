@@ -261,29 +261,6 @@ fn create_over(path: &str, servers: u32, avoid: Vec<u32>) -> ManagerRequest {
         servers,
         avoid,
         existing: Existing::Refuse,
+        hold: false,
     }
-}
-
-#[test]
-fn a_size_is_recorded_for_the_creator_of_a_file_that_nobody_else_knows() {
-    let (world, cluster) = cluster(10, ClusterOptions::with_iods(1));
-    let (one, other) = (Client::new(&world.node("one"), 1), Client::new(&world.node("other"), 2));
-    world.block_on(async {
-        let (manager, others) = (one.connect(&cluster.manager()).await, other.connect(&cluster.manager()).await);
-        let record = |file: fs_proto::Handle, size| ManagerRequest::RecordSize { file: file.file().unwrap(), size };
-        let lookup = |path: &str| ManagerRequest::Lookup { place: Place::root(path) };
-        let mine = one.entry(manager, create("mine")).await.unwrap().handle;
-        one.entry(manager, lookup("mine")).await.unwrap();
-        one.manager(manager, record(mine, Some(100))).await.unwrap();
-        assert_eq!(other.entry(others, lookup("mine")).await.unwrap().recorded_size, Some(100));
-        // From now on another client knows it.
-        one.manager(manager, record(mine, Some(200))).await.unwrap();
-        assert_eq!(one.entry(manager, lookup("mine")).await.unwrap().recorded_size, Some(100), "not recorded");
-        other.manager(others, record(mine, None)).await.unwrap();
-        assert_eq!(one.entry(manager, lookup("mine")).await.unwrap().recorded_size, None, "withdrawn");
-        let seen = one.entry(manager, create("seen")).await.unwrap().handle;
-        other.entry(others, ManagerRequest::Getattr { handle: seen }).await.unwrap();
-        one.manager(manager, record(seen, Some(1))).await.unwrap();
-        assert_eq!(one.entry(manager, lookup("seen")).await.unwrap().recorded_size, None);
-    });
 }

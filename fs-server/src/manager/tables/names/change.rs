@@ -2,14 +2,14 @@
 
 use bmi::hooks::{mutated, step};
 use fs_proto::{
-    Attr, DatafileHandle, DirHandle, Distribution, Entry, ErrorCode, Existing, FileHandle, Handle, Kind, Layout,
-    MAX_EPOCH, Place, RemoveKind, Replace, SetAttr, handle_number,
+    Attr, DatafileHandle, DirHandle, Distribution, Entry, ErrorCode, Existing, Extent, FileHandle, Handle, Kind,
+    Layout, MAX_EPOCH, Place, RemoveKind, Replace, SetAttr, handle_number,
 };
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use super::object::{
-    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, Row, TRUNCATES, UNNAMED, XATTRS, kind_number,
-    refuse,
+    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, Row, STARTED, Stored, TRUNCATES, UNNAMED, XATTRS,
+    kind_number, refuse,
 };
 use super::view::{View, xattr_names};
 use crate::manager::Fault;
@@ -64,8 +64,9 @@ pub(in crate::manager) struct Birth {
 impl<'t> Change<'t> {
     /// Opens the tables, and creates them and the root if they do not exist.
     pub(in crate::manager) fn open(transaction: &'t WriteTransaction, now_ns: u64) -> Result<Change<'t>, Fault> {
-        let view = View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? };
         let counters = transaction.open_table(COUNTERS)?;
+        let starts = counters.get(STARTED)?.map_or(0, |starts| starts.value());
+        let view = View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)?, starts };
         let orphans = transaction.open_table(ORPHANS)?;
         let nameless = transaction.open_table(NAMELESS)?;
         let unnamed = transaction.open_table(UNNAMED)?;
@@ -93,7 +94,12 @@ impl<'t> Change<'t> {
 
     /// Returns a new object that is neither file nor link.
     pub(super) fn object(&self, parent: u64, attr: Attr) -> Object {
-        Object { parent, attr, layout: None, target: None, touched_ns: self.now_ns, recorded_size: None }
+        Object { parent, attr, layout: None, target: None, touched_ns: self.now_ns, content: Stored::Shared }
+    }
+
+    /// Returns an object as the client of a request is told of it.
+    pub(super) fn entry(&self, raw: u64, object: Object) -> Entry {
+        object.entry(raw, self.view.starts)
     }
 
     pub(super) fn store(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
@@ -204,16 +210,16 @@ impl<'t> Change<'t> {
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, Kind::Dir)), 1)?;
         self.count("dirs", 1)?;
-        Ok(object.entry(raw))
+        Ok(self.entry(raw, object))
     }
 
     /// Creates a file. `place_datafiles` chooses its datafiles; it is given the number of files
-    /// created before. Also returns whether it was created.
+    /// created before.
     pub(in crate::manager) fn create(
         &mut self,
         new: NewFile<'_>,
         place_datafiles: impl FnOnce(u64, Wanted) -> Result<Vec<(u32, DatafileHandle)>, Fault>,
-    ) -> Result<(Entry, bool), Fault> {
+    ) -> Result<Entry, Fault> {
         let NewFile { place, mut strip_size, servers, existing, .. } = new;
         let (dir, name) = self.view.parent(place)?;
         let mut wanted = if servers == 0 { Wanted::All } else { Wanted::Exactly(servers) };
@@ -222,7 +228,7 @@ impl<'t> Change<'t> {
             (Some(_), Existing::Refuse) | (Some((_, Kind::Symlink)), Existing::Open) => {
                 return refuse(ErrorCode::Exists, format!("{:?}", place.path));
             }
-            (Some((raw, Kind::File)), Existing::Open) => return Ok((self.view.object(raw)?.entry(raw), false)),
+            (Some((raw, Kind::File)), Existing::Open) => return Ok(self.entry(raw, self.view.object(raw)?)),
             (Some((raw, _)), Existing::Replace) => {
                 // One that cannot be read can still be replaced.
                 if let Some(layout) = self.view.object(raw).ok().and_then(|object| object.layout) {
@@ -242,23 +248,57 @@ impl<'t> Change<'t> {
         let layout = Layout::new(distribution, datafiles)?;
         let raw = self.handles(1)?;
         self.count("created", 1)?;
-        let object = Object { layout: Some(layout), ..self.object(dir, self.attr(Kind::File, new.birth)) };
+        let content = Stored::Written { client: new.client, starts: self.view.starts };
+        let object = Object { layout: Some(layout), content, ..self.object(dir, self.attr(Kind::File, new.birth)) };
         if existing == Existing::Replace {
-            return Ok((self.keep_nameless(raw, object, new.client)?, true));
+            return self.keep_nameless(raw, object, new.client);
         }
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, Kind::File)), 0)?;
         self.count("files", 1)?;
-        Ok((object.entry(raw), true))
+        Ok(self.entry(raw, object))
     }
 
-    /// Records the size of a file, or forgets it.
-    pub(in crate::manager) fn record_size(&mut self, file: FileHandle, size: Option<u64>) -> Result<(), Fault> {
-        self.view.getattr(Handle::File(file))?;
+    /// Changes what is known about the content of a file.
+    pub(in crate::manager) fn note_content(
+        &mut self,
+        file: FileHandle,
+        change: impl FnOnce(Stored) -> Stored,
+    ) -> Result<(), Fault> {
         let mut object = self.view.object(file.0)?;
-        if object.recorded_size != size {
-            object.recorded_size = size;
+        if object.attr.kind != Kind::File {
+            return refuse(ErrorCode::Stale, format!("{file} names something of another kind"));
+        }
+        let content = change(object.content);
+        if content != object.content {
+            object.content = content;
             self.store(file.0, &object)?;
+        }
+        Ok(())
+    }
+
+    /// A client has recorded the size of a file that nobody else may write.
+    pub(in crate::manager) fn record_size(&mut self, file: FileHandle, client: u128, size: u64) -> Result<(), Fault> {
+        self.note_content(file, |content| match content {
+            Stored::Written { client: writer, .. } if writer == client => Stored::Recorded(size),
+            other => other,
+        })
+    }
+
+    /// A client begins to write to a file.
+    pub(in crate::manager) fn begin_write(&mut self, file: FileHandle, client: u128) -> Result<(), Fault> {
+        let starts = self.view.starts;
+        self.note_content(file, |content| content.begun(client, starts))
+    }
+
+    /// A client has ended to write to files, and has left them like this.
+    pub(in crate::manager) fn close(&mut self, files: &[(FileHandle, Extent)], client: u128) -> Result<(), Fault> {
+        for (file, extent) in files {
+            match self.note_content(*file, |content| content.ended(client, *extent)) {
+                // It was removed meanwhile.
+                Err(Fault::Refused(_)) => {}
+                result => result?,
+            }
         }
         Ok(())
     }
@@ -281,7 +321,7 @@ impl<'t> Change<'t> {
         }
         attr.ctime_ns = self.now_ns;
         self.store(wanted.raw(), &object)?;
-        Ok(object.entry(wanted.raw()))
+        Ok(self.entry(wanted.raw(), object))
     }
 
     /// Removes a file or an empty directory.
@@ -345,6 +385,11 @@ impl<'t> Change<'t> {
         self.link(to_dir, to_name, Some((raw, kind)), subdirs)?;
         (object.parent, object.attr.ctime_ns) = (to_dir, self.now_ns);
         self.store(raw, &object)
+    }
+
+    /// An I/O server was started: what was not synced there may be lost.
+    pub(in crate::manager) fn iod_started(&mut self) -> Result<(), Fault> {
+        self.count(STARTED, 1)
     }
 
     /// Forgets all orphans of an I/O server, whose store was replaced.

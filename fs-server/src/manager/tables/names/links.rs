@@ -39,7 +39,7 @@ impl Change<'_> {
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, Kind::Symlink)), 0)?;
         self.count("files", 1)?;
-        Ok(object.entry(raw))
+        Ok(self.entry(raw, object))
     }
 
     /// Gives a file one more name.
@@ -59,7 +59,7 @@ impl Change<'_> {
         (object.attr.nlink, object.attr.ctime_ns) = (object.attr.nlink + 1, self.now_ns);
         self.store(file.0, &object)?;
         self.link(dir, name, Some((file.0, Kind::File)), 0)?;
-        Ok(object.entry(file.0))
+        Ok(self.entry(file.0, object))
     }
 
     /// Exchanges two names.

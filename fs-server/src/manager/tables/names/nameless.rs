@@ -18,7 +18,7 @@ use fs_proto::{Entry, ErrorCode, FileHandle, Kind, Place, Replace};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::change::Change;
-use super::object::{NAMELESS, NO_PARENT, Object, UNNAMED, refuse};
+use super::object::{NAMELESS, NO_PARENT, Object, Stored, UNNAMED, refuse};
 use crate::manager::Fault;
 
 /// How a file gets its name.
@@ -72,7 +72,7 @@ impl Change<'_> {
         (object.parent, object.attr.nlink) = (NO_PARENT, 0);
         self.store(raw, &object)?;
         self.nameless.insert((client, raw), ())?;
-        Ok(object.entry(raw))
+        Ok(self.entry(raw, object))
     }
 
     /// Keeps a file that has lost its last name for its holders.
@@ -128,7 +128,8 @@ impl Change<'_> {
             (object.attr.mode, object.attr.uid, object.attr.gid) = (old.attr.mode, old.attr.uid, old.attr.gid);
         }
         object.attr.mode = how.mode.map_or(object.attr.mode, |mode| mode & 0o7777);
-        (object.parent, object.attr.nlink, object.recorded_size) = (dir, 1, how.size);
+        (object.parent, object.attr.nlink) = (dir, 1);
+        object.content = how.size.map_or(object.content, Stored::Recorded);
         (object.attr.mtime_ns, object.attr.ctime_ns) = (how.mtime_ns.unwrap_or(self.now_ns), self.now_ns);
         object.touched_ns = self.now_ns;
         if !mutated("manager/published-file-stays-nameless") {
@@ -143,7 +144,7 @@ impl Change<'_> {
             self.link(dir, name, Some((raw, Kind::File)), 0)?;
         }
         self.count("files", 1)?;
-        Ok(object.entry(raw))
+        Ok(self.entry(raw, object))
     }
 
     /// Removes a nameless file of a client, if it exists. One that had a name stays as long as

@@ -1,9 +1,9 @@
 //! A file or directory as it is stored, the tables that it is in, and paths.
 
-use bmi::hooks::step;
+use bmi::hooks::{mutated, step};
 use bstr::{BStr, BString};
 use fs_proto::limits::{MAX_NAME, MAX_PATH};
-use fs_proto::{Attr, Entry, ErrorCode, FsError, Handle, Kind, Layout};
+use fs_proto::{Attr, Content, Entry, ErrorCode, Extent, FsError, Handle, Kind, Layout};
 use redb::TableDefinition;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,9 @@ pub(in crate::manager) const OBJECTS: TableDefinition<'static, u64, &'static [u8
 pub(in crate::manager) const NAMES: TableDefinition<'static, Key, Named> = TableDefinition::new("names");
 pub(in crate::manager) const COUNTERS: TableDefinition<'static, &'static str, u64> = TableDefinition::new("counters");
 pub(in crate::manager) const ORPHANS: TableDefinition<'static, (u32, u64), ()> = TableDefinition::new("orphans");
+
+/// The counter of the starts of I/O servers.
+pub(in crate::manager) const STARTED: &str = "starts";
 
 /// Extended attributes, by the number of their object and by name.
 pub(in crate::manager) const XATTRS: TableDefinition<'static, Key, &'static [u8]> = TableDefinition::new("xattrs");
@@ -34,6 +37,55 @@ pub(in crate::manager) const TRUNCATES: TableDefinition<'static, (u32, u64), Row
 /// The parent of a file without a name. No directory has this number.
 pub(super) const NO_PARENT: u64 = 0;
 
+/// What is known about the content of a file, as stored. The first two are encoded as the optional
+/// recorded size that was in their place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::manager) enum Stored {
+    /// See [`Content::Shared`].
+    Shared,
+    /// See [`Content::Recorded`].
+    Recorded(u64),
+    /// See [`Content::Written`].
+    Written { client: u128, starts: u64 },
+    /// See [`Content::Closed`]. The extent is right as long as I/O servers were started `starts`
+    /// times.
+    Closed { extent: Extent, starts: u64 },
+}
+
+impl Stored {
+    /// Returns it as clients are told, when I/O servers were started `starts` times.
+    fn now(self, starts: u64) -> Content {
+        match self {
+            Stored::Shared => Content::Shared,
+            Stored::Recorded(size) => Content::Recorded(size),
+            Stored::Written { client, starts } => Content::Written { client, starts },
+            Stored::Closed { extent, starts: then } => {
+                let is_right = then == starts || mutated("manager/size-outlives-a-start-of-an-iod");
+                Content::Closed { last: is_right.then_some(extent), starts }
+            }
+        }
+    }
+
+    /// Returns it when `client` begins to write.
+    pub(super) fn begun(self, client: u128, starts: u64) -> Stored {
+        match self {
+            Stored::Shared => self,
+            Stored::Written { client: other, .. } if other == client => self,
+            Stored::Written { .. } if !mutated("manager/second-writer-not-noticed") => Stored::Shared,
+            Stored::Written { .. } | Stored::Recorded(_) | Stored::Closed { .. } => Stored::Written { client, starts },
+        }
+    }
+
+    /// Returns it when `client` has ended to write, and has left the file like this.
+    pub(super) fn ended(self, client: u128, extent: Extent) -> Stored {
+        match self {
+            // If a server was started since, this is not right even now.
+            Stored::Written { client: writer, starts } if writer == client => Stored::Closed { extent, starts },
+            other => other,
+        }
+    }
+}
+
 /// An object, as stored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(in crate::manager) struct Object {
@@ -43,8 +95,7 @@ pub(in crate::manager) struct Object {
     pub(in crate::manager) layout: Option<Layout>,
     /// See [`Entry::touched_ns`].
     pub(in crate::manager) touched_ns: u64,
-    /// See [`Entry::recorded_size`].
-    pub(in crate::manager) recorded_size: Option<u64>,
+    pub(in crate::manager) content: Stored,
     /// See [`Entry::target`].
     pub(in crate::manager) target: Option<BString>,
 }
@@ -56,8 +107,8 @@ impl Object {
 
     /// Decodes an object as backups of the first format have it.
     pub(in crate::manager) fn decode_first(bytes: &[u8]) -> postcard::Result<Object> {
-        let (parent, attr, layout, touched_ns, recorded_size) = postcard::from_bytes(bytes)?;
-        Ok(Object { parent, attr, layout, touched_ns, recorded_size, target: None })
+        let (parent, attr, layout, touched_ns, content) = postcard::from_bytes(bytes)?;
+        Ok(Object { parent, attr, layout, touched_ns, content, target: None })
     }
 
     pub(in crate::manager) fn encode(&self, raw: u64) -> Result<Vec<u8>, Fault> {
@@ -72,9 +123,11 @@ impl Object {
 }
 
 impl Object {
-    pub(super) fn entry(self, raw: u64) -> Entry {
-        let Object { attr, layout, target, touched_ns, recorded_size, .. } = self;
-        Entry { handle: Handle::new(attr.kind, raw), attr, layout, target, touched_ns, recorded_size }
+    /// Returns the object as clients are told of it, when I/O servers were started `starts` times.
+    pub(super) fn entry(self, raw: u64, starts: u64) -> Entry {
+        let Object { attr, layout, target, touched_ns, content, .. } = self;
+        let content = content.now(starts);
+        Entry { handle: Handle::new(attr.kind, raw), attr, layout, target, touched_ns, content }
     }
 }
 

@@ -138,7 +138,7 @@ impl Change<'_> {
     }
 
     /// Decides that all datafiles of a file, which are prepared, get their new sizes.
-    pub(in crate::manager) fn truncate(&mut self, file: FileHandle, size: u64) -> Result<(), Fault> {
+    pub(in crate::manager) fn truncate(&mut self, client: u128, file: FileHandle, size: u64) -> Result<(), Fault> {
         self.view.getattr(Handle::File(file))?;
         let mut object = self.view.object(file.0)?;
         let Some(layout) = object.layout.clone() else {
@@ -156,7 +156,7 @@ impl Change<'_> {
             let cut = failed.map_or(size, |(cut, _)| cut.min(size));
             self.truncates.insert((*iod, datafile.0), (Some((cut, size)), None, false))?;
         }
-        object.recorded_size = None;
+        object.content = object.content.begun(client, self.view.starts);
         (object.attr.mtime_ns, object.attr.ctime_ns, object.touched_ns) = (self.now_ns, self.now_ns, self.now_ns);
         self.store(file.0, &object)
     }

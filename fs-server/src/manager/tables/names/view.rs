@@ -4,30 +4,37 @@ use bmi::hooks::step;
 use bstr::{BStr, BString};
 use fs_proto::limits::MAX_XATTRS;
 use fs_proto::{
-    DatafileHandle, DirEntry, DirHandle, Entry, ErrorCode, FileHandle, Handle, Kind, ManagerStat, Place, Replace,
-    XattrName,
+    DatafileHandle, DirEntry, DirHandle, Entry, ErrorCode, FileHandle, Handle, Kind, ListEntry, ManagerStat, Place,
+    Replace, XattrName,
 };
 use redb::{AccessGuard, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
 use super::object::{
-    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, XATTRS, components, decoded, kind_of, refuse,
+    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, STARTED, Stored, XATTRS, components, decoded,
+    kind_of, refuse,
 };
 use crate::manager::Fault;
 
 /// Bytes of a directory entry in a reply, without its name: kind, handle and lengths.
 const ENTRY_ROOM: usize = 16;
+/// Bytes of a listed object in a reply beyond those of its row, without its name: its handle, in
+/// place of the directory above, lengths, and a count that is longer than the stored one.
+const LISTED_ROOM: usize = 32;
 
 /// The tables that read operations need, in a transaction for reading or for writing.
 pub(in crate::manager) struct View<O, N> {
     pub(super) objects: O,
     pub(super) names: N,
+    /// How often I/O servers were started.
+    pub(super) starts: u64,
 }
 
 /// Returns the tables as of the last commit.
 pub(in crate::manager) fn view(
     transaction: &ReadTransaction,
 ) -> Result<View<impl ReadableTable<u64, &'static [u8]>, impl ReadableTable<Key, Named>>, Fault> {
-    Ok(View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)? })
+    let starts = transaction.open_table(COUNTERS)?.get(STARTED)?.map_or(0, |starts| starts.value());
+    Ok(View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)?, starts })
 }
 
 /// Returns the counts of what the manager holds, without the pools.
@@ -164,7 +171,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
             (Replace::Anything, _) | (Replace::Nothing, None) => Ok(()),
             (Replace::File(_), None) => refuse(ErrorCode::NotFound, format!("{:?}", place.path)),
             (Replace::File(FileHandle(file)), Some((raw, Kind::File)))
-                if raw == file && self.object(raw)?.recorded_size.is_some() =>
+                if raw == file && matches!(self.object(raw)?.content, Stored::Recorded(_)) =>
             {
                 Ok(())
             }
@@ -176,12 +183,12 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     pub(in crate::manager) fn lookup(&self, place: &Place) -> Result<Entry, Fault> {
         let path = BStr::new(&place.path);
         let raw = self.walk(place.dir, &components(path)?, path)?;
-        Ok(self.object(raw)?.entry(raw))
+        Ok(self.object(raw)?.entry(raw, self.starts))
     }
 
     /// Returns the object that a handle names.
     pub(in crate::manager) fn getattr(&self, wanted: Handle) -> Result<Entry, Fault> {
-        let entry = self.object(wanted.raw())?.entry(wanted.raw());
+        let entry = self.object(wanted.raw())?.entry(wanted.raw(), self.starts);
         if entry.handle != wanted {
             return refuse(ErrorCode::Stale, format!("{wanted} names something of another kind"));
         }
@@ -197,6 +204,38 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         max: usize,
         room: usize,
     ) -> Result<(Vec<DirEntry>, bool), Fault> {
+        self.list(dir, after, (max, room), |name, raw, kind| {
+            Ok((DirEntry { name: name.into(), handle: Handle::new(kind, raw) }, ENTRY_ROOM))
+        })
+    }
+
+    /// Returns entries like [`View::readdir`], each with its object.
+    pub(in crate::manager) fn listing(
+        &self,
+        dir: DirHandle,
+        after: &[u8],
+        max: usize,
+        room: usize,
+    ) -> Result<(Vec<ListEntry>, bool), Fault> {
+        self.list(dir, after, (max, room), |name, raw, _| {
+            step();
+            let Some(bytes) = self.objects.get(raw)? else {
+                return Err(Fault::Corrupt(format!("{name:?} leads to {raw:x}, which is not there")));
+            };
+            let entry = decoded(raw, bytes.value())?.entry(raw, self.starts);
+            Ok((ListEntry { name: name.into(), entry }, bytes.value().len() + LISTED_ROOM))
+        })
+    }
+
+    /// Returns what `entry` makes of the names after `after`, each with the bytes that it takes
+    /// beside the name: at most `max` of them, and at most `room` bytes.
+    fn list<E>(
+        &self,
+        dir: DirHandle,
+        after: &[u8],
+        (max, room): (usize, usize),
+        entry: impl Fn(&BStr, u64, Kind) -> Result<(E, usize), Fault>,
+    ) -> Result<(Vec<E>, bool), Fault> {
         if self.object(dir.0)?.attr.kind != Kind::Dir {
             return refuse(ErrorCode::NotDirectory, dir.to_string());
         }
@@ -211,12 +250,16 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
             if name == after {
                 continue;
             }
-            let needed = name.len() + ENTRY_ROOM;
-            if entries.len() >= max.max(1) || (needed > left && !entries.is_empty()) {
+            if entries.len() >= max.max(1) {
+                return Ok((entries, true));
+            }
+            let (made, needed) = entry(BStr::new(name), named.0, kind_of(named)?)?;
+            let needed = name.len() + needed;
+            if needed > left && !entries.is_empty() {
                 return Ok((entries, true));
             }
             left = left.saturating_sub(needed);
-            entries.push(DirEntry { name: name.into(), handle: Handle::new(kind_of(named)?, named.0) });
+            entries.push(made);
         }
         Ok((entries, false))
     }

@@ -26,7 +26,7 @@ fn a_draft_replaces_a_file_when_it_is_published() {
     let new = change(&store, |change| change.publish(CLIENT, how)).unwrap();
     assert_eq!(lookup(&store, "f"), Ok(new.clone()));
     assert_eq!((new.attr.mode, new.attr.uid, new.attr.gid, new.attr.nlink), (0o640, 5, 6, 1));
-    assert_eq!((new.attr.mtime_ns, new.recorded_size, new.handle), (77, Some(9), Handle::File(file)));
+    assert_eq!((new.attr.mtime_ns, new.recorded_size(), new.handle), (77, Some(9), Handle::File(file)));
     assert_eq!(change(&store, |change| change.publish(CLIENT, how)).unwrap_err(), ErrorCode::Stale, "once");
     change(&store, |change| change.abandon(CLIENT, file)).unwrap();
     assert_eq!(lookup(&store, "f"), Ok(new), "a file with a name cannot be abandoned");
@@ -48,13 +48,13 @@ fn what_is_replaced_is_what_was_required() {
     assert_eq!(put("x", Replace::File(first), Some(1)), Err(NotFound));
     let second = put("f", Replace::File(first), Some(1)).unwrap();
     assert_eq!(put("f", Replace::File(first), Some(1)), Err(Exists), "it was replaced");
-    change(&store, |change| change.record_size(second, None)).unwrap();
+    change(&store, |change| change.begin_write(second, CLIENT + 1)).unwrap();
     assert_eq!(put("f", Replace::File(second), Some(1)), Err(Exists), "it was written since");
     let other = put("g", Replace::Anything, None).unwrap();
     let mv = |replace| change(&store, |change| change.rename(&Place::root("f"), &Place::root("g"), replace));
     assert_eq!(mv(Replace::Nothing), Err(Exists));
     assert_eq!(mv(Replace::File(second)), Err(Exists));
-    change(&store, |change| change.record_size(other, Some(1))).unwrap();
+    change(&store, |change| change.record_size(other, CLIENT, 1)).unwrap();
     assert_eq!(mv(Replace::File(other)), Ok(()));
     assert_eq!(lookup(&store, "g").unwrap().handle, Handle::File(second));
     mkdir(&store, "f").unwrap();
@@ -77,10 +77,10 @@ fn a_draft_takes_over_the_striping_of_the_file_that_it_replaces() {
         seen = Some(wanted);
         two(created, wanted)
     };
-    let (entry, _) = change(&store, |change| change.create(plain, place_datafiles)).unwrap();
+    let entry = change(&store, |change| change.create(plain, place_datafiles)).unwrap();
     assert_eq!((seen, entry.layout.unwrap().distribution().strip_size()), (Some(Wanted::AtMost(2)), 8192));
     let told = NewFile { strip_size: 4096, servers: 3, ..plain };
-    let (entry, _) = change(&store, |change| change.create(told, datafiles)).unwrap();
+    let entry = change(&store, |change| change.create(told, datafiles)).unwrap();
     let layout = entry.layout.unwrap();
     assert_eq!((layout.distribution().strip_size(), layout.datafiles().len()), (4096, 3));
 }

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use fs_proto::{
-    DatafileHandle, DirHandle, Entry, ErrorCode, Existing, FileHandle, FsError, Handle, Kind, PendingTruncate, Place,
-    RemoveKind, Replace, SetAttr, handle_number,
+    BString, Content, DatafileHandle, DirHandle, Entry, ErrorCode, Existing, Extent, FileHandle, FsError, Handle, Kind,
+    PendingTruncate, Place, RemoveKind, Replace, SetAttr, handle_number,
 };
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
 
@@ -55,12 +55,12 @@ fn new(place: &Place, existing: Existing) -> NewFile<'_> {
 }
 
 fn create(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
-    change(store, |change| Ok(change.create(new(&Place::root(path), Existing::Refuse), datafiles)?.0))
+    change(store, |change| change.create(new(&Place::root(path), Existing::Refuse), datafiles))
 }
 
 /// Creates a file without a name.
 fn draft(store: &MetaStore, path: &str) -> Result<FileHandle, ErrorCode> {
-    let draft = change(store, |change| Ok(change.create(new(&Place::root(path), Existing::Replace), datafiles)?.0));
+    let draft = change(store, |change| change.create(new(&Place::root(path), Existing::Replace), datafiles));
     draft.map(|entry| entry.handle.file().unwrap())
 }
 
@@ -268,19 +268,85 @@ fn renaming_moves_and_replaces() {
     assert_eq!(paths, ["/a", "/a/b", "/a/b/full", "/a/b/full/x", "/g"]);
 }
 
+fn content(store: &MetaStore, path: &str) -> Content {
+    lookup(store, path).unwrap().content
+}
+
 #[test]
-fn a_size_is_recorded_and_withdrawn() {
+fn a_size_is_recorded_for_the_only_client_that_writes() {
     let store = store();
-    let file = create(&store, "f").unwrap();
-    assert_eq!(file.recorded_size, None);
-    let record = |size| change(&store, |change| change.record_size(FileHandle(file.handle.raw()), size));
-    for size in [Some(0), Some(1000), None, None] {
-        record(size).unwrap();
-        assert_eq!(lookup(&store, "f").unwrap().recorded_size, size);
-    }
+    let file = create(&store, "f").unwrap().handle.file().unwrap();
+    let record = |client, size| change(&store, |change| change.record_size(file, client, size));
+    let begin = |client| change(&store, |change| change.begin_write(file, client)).unwrap();
+    record(CLIENT + 1, 1).unwrap();
+    assert_eq!(content(&store, "f"), Content::Written { client: CLIENT, starts: 0 });
+    record(CLIENT, 1000).unwrap();
+    record(CLIENT, 2000).unwrap();
+    assert_eq!(content(&store, "f"), Content::Recorded(1000), "it has to say that it writes");
+    begin(CLIENT + 1);
+    record(CLIENT, 2000).unwrap();
+    assert_eq!(content(&store, "f"), Content::Written { client: CLIENT + 1, starts: 0 });
+    begin(CLIENT);
+    record(CLIENT, 2000).unwrap();
+    record(CLIENT + 1, 2000).unwrap();
+    assert_eq!(content(&store, "f"), Content::Shared);
     remove(&store, "f").unwrap();
-    assert_eq!(record(Some(1)).unwrap_err(), ErrorCode::Stale);
+    assert_eq!(record(CLIENT, 1).unwrap_err(), ErrorCode::Stale);
     check(&store);
+}
+
+#[test]
+fn the_extent_of_a_closed_file_is_known_until_an_io_server_is_started() {
+    let store = store();
+    let [file, other] = ["f", "g"].map(|path| create(&store, path).unwrap().handle.file().unwrap());
+    let (old, new) = (Extent { size: 5, written_ns: 50 }, Extent { size: 6, written_ns: 60 });
+    let close = |client, files: &[_]| change(&store, |change| change.close(files, client)).unwrap();
+    let start = || change(&store, |change| change.iod_started()).unwrap();
+    let begin = |client| change(&store, |change| change.begin_write(file, client)).unwrap();
+    close(CLIENT + 1, &[(file, old)]);
+    assert_eq!(content(&store, "f"), Content::Written { client: CLIENT, starts: 0 }, "another client's");
+    close(CLIENT, &[(FileHandle(999), old), (file, old), (other, old)]);
+    close(CLIENT, &[(file, new)]);
+    assert_eq!(content(&store, "f"), Content::Closed { last: Some(old), starts: 0 }, "once");
+    assert_eq!(lookup(&store, "f").unwrap().known_attr().unwrap().size, 5);
+    start();
+    assert_eq!(content(&store, "f"), Content::Closed { last: None, starts: 1 });
+    begin(CLIENT + 1);
+    start();
+    close(CLIENT + 1, &[(file, new)]);
+    assert_eq!(content(&store, "f"), Content::Closed { last: None, starts: 2 }, "started while it was written");
+    begin(CLIENT);
+    close(CLIENT, &[(file, new)]);
+    assert_eq!(content(&store, "f"), Content::Closed { last: Some(new), starts: 2 });
+    assert_eq!(content(&store, "g"), Content::Closed { last: None, starts: 2 });
+    check(&store);
+}
+
+#[test]
+fn a_listing_has_what_lookups_have() {
+    let store = store();
+    mkdir(&store, "d").unwrap();
+    let names: Vec<String> = (0..20).map(|at| format!("d/{at:02}")).collect();
+    names.iter().for_each(|name| drop(create(&store, name).unwrap()));
+    let dir = lookup(&store, "d").unwrap().handle.dir().unwrap();
+    for (max, room) in [(3, 1 << 20), (100, 400), (100, 1)] {
+        let (mut after, mut listed) = (BString::default(), Vec::new());
+        loop {
+            let (entries, more) = look(&store, |read| view(read)?.listing(dir, &after, max, room)).unwrap();
+            let bytes: usize = entries.iter().map(|listed| postcard::to_stdvec(listed).unwrap().len()).sum();
+            assert!(entries.len() <= max && (bytes <= room || entries.len() == 1), "{bytes} bytes");
+            after = entries.last().unwrap().name.clone();
+            listed.extend(entries);
+            if !more {
+                break;
+            }
+        }
+        assert_eq!(listed.len(), names.len());
+        for (listed, name) in listed.iter().zip(&names) {
+            assert_eq!(lookup(&store, name).as_ref(), Ok(&listed.entry));
+            assert!(name.ends_with(&listed.name.to_string()));
+        }
+    }
 }
 
 #[test]
@@ -355,17 +421,17 @@ fn a_truncation_is_decided_for_all_datafiles_or_for_none() {
     let store = store();
     let file = create(&store, "f").unwrap().handle.file().unwrap();
     let begin = || change(&store, |change| change.begin_truncate(file, 10)).map(|layout| layout.is_some());
-    let decide = |size| change(&store, |change| change.truncate(file, size));
+    let decide = |size| change(&store, |change| change.truncate(CLIENT, file, size));
     let rows = |iod| look(&store, |t| truncates(t, iod)).unwrap();
     let all = |iod| rows(iod).decided.into_iter().map(|one| (one.datafile, one.again)).collect::<Vec<_>>();
     assert_eq!(decide(5), Err(ErrorCode::Busy), "it was not begun");
     assert_eq!((begin(), begin()), (Ok(true), Ok(false)));
     assert_eq!(((0..3).map(|iod| rows(iod).undecided.len()).sum::<usize>(), rows(0).decided.len()), (3, 0));
-    change(&store, |change| change.record_size(file, Some(7))).unwrap();
+    change(&store, |change| change.record_size(file, CLIENT, 7)).unwrap();
     decide(65536 + 10).unwrap();
     let sizes = |iod| rows(iod).decided.iter().map(|one| one.size).collect::<Vec<_>>();
     assert_eq!((sizes(0), sizes(1), sizes(2)), (vec![65536], vec![10], vec![0]));
-    assert_eq!(lookup(&store, "f").unwrap().recorded_size, None);
+    assert_eq!(content(&store, "f"), Content::Written { client: CLIENT, starts: 0 });
     assert_eq!((begin(), decide(5)), (Ok(false), Err(ErrorCode::Busy)));
     for iod in 0..2 {
         let done = all(iod);
