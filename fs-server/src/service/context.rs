@@ -257,6 +257,7 @@ pub struct ReadData {
 
 /// A handler's answer.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "almost all are replies")]
 pub enum Answer {
     /// A reply and its data.
     Reply(Reply, Option<ReadData>),
