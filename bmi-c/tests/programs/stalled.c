@@ -1,6 +1,6 @@
 /*
- * A peer of this host is stopped while it copies a message out of the memory of its sender. The send
- * is cancelled, and its connection is cut. The send does not end before the peer goes on or is dead.
+ * A peer of this host is stopped while it copies a message out of the memory of its sender. The
+ * send is cancelled, and its connection is cut. It does not end before the peer goes on or is dead.
  *
  * The peer may also have got its bytes through the ring. Such a send ends with its connection. So
  * the sender writes to the memory meanwhile: if these bytes arrive, the peer was copying out of it.
