@@ -9,7 +9,9 @@
 //! **Invariants**
 //! 1. An operation is in the table from its post until the program has been told of its end.
 //! 2. An operation that fails ends only when nothing can access its buffers any more. A process of
-//!    this host that is stopped in the middle of an access can still do so (`held`).
+//!    this host that is stopped in the middle of an access can still do so (`held`). There is one
+//!    exception: such a process may still read an eager message in its sender's memory. When it
+//!    goes on, it finds that the connection is gone, and drops what it has read.
 //! 3. `queues` has every operation that has ended and that was not told yet. It may have numbers of
 //!    others, which are skipped.
 

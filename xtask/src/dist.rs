@@ -2,7 +2,7 @@
 //! pkg-config, laid out as cargo-c does.
 //!
 //! ```text
-//!   DIR/lib/libbmi.a  libbmi.so -> libbmi.so.0 -> libbmi.so.0.1.0     DIR/lib/pkgconfig/bmi.pc
+//!   DIR/lib/libbmi.a  libbmi.so.0.1.0 <- libbmi.so, libbmi.so.0       DIR/lib/pkgconfig/bmi.pc
 //!   DIR/include/bmi.h  bmi-types.h                                    and so on for libpvfs
 //! ```
 
@@ -39,10 +39,10 @@ fn lay_out(root: &Path, dir: &Path, package: &str, name: &str) -> Result<(), Box
     let built = crate::target(root).join(format!("release/lib{}", package.replace('-', "_")));
     fs::copy(built.with_extension("a"), lib.join(format!("lib{name}.a")))?;
     fs::copy(built.with_extension("so"), lib.join(&full))?;
-    for (link, target) in [(&named, &full), (&plain, &named)] {
+    for link in [&named, &plain] {
         // There may be one of an earlier run.
         let _ = fs::remove_file(lib.join(link));
-        symlink(target, lib.join(link))?;
+        symlink(&full, lib.join(link))?;
     }
     for header in fs::read_dir(root.join(package).join("include"))? {
         let header = header?;

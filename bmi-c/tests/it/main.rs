@@ -52,6 +52,13 @@ fn peers_die_and_addresses_stay() {
     run("death", &[], Link::Static);
 }
 
+/// An operation that failed does not end while a process that is stopped may access its buffer.
+#[test]
+fn a_buffer_is_the_librarys_while_a_stopped_peer_copies_it() {
+    let [_, shm] = addresses();
+    output(Command::new(compile("bmi-c/tests/programs/stalled.c", &[], Link::Static)).arg(shm));
+}
+
 #[test]
 fn constants_and_structures_are_those_of_bmi() {
     for (compiler, standard) in [("cc", "c99"), ("c++", "c++11")] {
