@@ -89,11 +89,17 @@ impl<S: Threading> Copier<S> {
         let leads_to = entry.target.clone().ok_or_else(other)?;
         let (path, archive, set) = (target.to_owned(), self.archive, attributes::of_remote(&entry.attr));
         let make = move || {
-            link_over(&path, |name| symlink(OsStr::from_bytes(&leads_to), name))?;
-            if archive { attributes::set_link(&path, &set) } else { Ok(()) }
+            let leads_to = Path::new(OsStr::from_bytes(&leads_to));
+            let is_there = fs::read_link(&path).is_ok_and(|there| there == leads_to);
+            if !is_there {
+                link_over(&path, |name| symlink(leads_to, name))?;
+            }
+            if archive {
+                attributes::set_link(&path, &set)?;
+            }
+            Ok(if is_there { SKIPPED } else { STORED })
         };
-        self.io.run(make).await.map_err(|error| Error::local(target.display(), &error))?;
-        Ok(STORED)
+        self.io.run(make).await.map_err(|error| Error::local(target.display(), &error))
     }
 
     /// Gives the file that was fetched as `first` the name `to`, too.
