@@ -1,5 +1,5 @@
-//! Copies whole files to and from the local machine, or within the cluster, in a pipeline. While some blocks are on the
-//! network, others are read from or written to the local disk.
+//! Copies whole files to and from the local machine, or within the cluster, in a pipeline. While
+//! some blocks are on the network, others are read from or written to the local disk.
 //!
 //! **Why.** If blocks were copied one at a time, the disk would wait for the network and the
 //! network for the disk. Several lanes keep both busy. Each lane has a block of registered memory
@@ -21,8 +21,8 @@
 //!    progress.
 //! 4. A stored file has its name only when it is complete and synced (`put`). A fetched one has its
 //!    name only when it is complete (`landing`).
-//! 5. Modification times are kept in both directions, but those of directories, and other attributes,
-//!    only with [`Copier::archive`].
+//! 5. Modification times are kept in both directions, but those of directories, and other
+//!    attributes, only with [`Copier::archive`].
 //!
 //! **Source.** Pipelined transfer [PVFS-IB §4.2], seen from the client.
 
@@ -105,9 +105,9 @@ pub struct Copier<S: Threading = OneThread> {
     pub sync: bool,
     /// If true, files that are there already with the same size and modification time are skipped.
     pub resume: bool,
-    /// If true, copies keep modes with the set-id bits, owners, all times, also those of directories
-    /// and links, and names of one file below a directory. Local owners are left out where the
-    /// system refuses them.
+    /// If true, copies keep modes with the set-id bits, owners, all times, also those of
+    /// directories and links, and names of one file below a directory. Local owners are left out
+    /// where the system refuses them.
     pub archive: bool,
     progress: Box<dyn Fn(Progress<'_>) + Send + Sync>,
 }

@@ -100,7 +100,7 @@ pub(crate) struct Global {
     pub(crate) timeout: Duration,
 
     /// How long to wait for a server that refuses connections, for instance while it is restarted;
-    /// ping, servers, plan, statfs and cache do not wait
+    /// ping, servers, plan, df and cache do not wait
     #[arg(long, global = true, value_name = "TIME", default_value = "5s", value_parser = size::duration_or_none)]
     pub(crate) retry_for: Duration,
 

@@ -7,7 +7,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 pub(super) const AT_ONCE: usize = 32;
 
 /// Asks for `path`, and if `recursive` for everything below. `done` gets each result, in no order,
-/// and the errors of directories that cannot be listed. What somebody removes meanwhile is left out.
+/// and the errors of directories that cannot be listed. What somebody removes meanwhile is left
+/// out.
 pub(super) async fn walk<T>(
     client: &Client,
     path: &FsPath,
