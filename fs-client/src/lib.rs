@@ -15,7 +15,7 @@
 //! | [`CacheHints`], [`Cached`], [`CacheState`] | how a file will be used, and what the caches of the servers have |
 //! | `array_type`, `slice_type` | types of arrays of the crate `ndarray`, with the feature `ndarray` |
 //! | `PvfsStore` | the cluster as a store of the crate `object_store`, with the feature of that name |
-//! | [`copy`] | whole files and trees, to and from the local machine |
+//! | [`copy`] | whole files and trees, to and from the local machine, and within the cluster |
 //! | `cli`, `bench` | the command `pvfs` and its benchmarks; not for other programs |
 //! | [`Error`] | what failed, at which server, with which ranges of the file |
 //!

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::Global;
-use super::bench_args::{Bench, IoArgs, LocalArgs, RunArgs};
+use super::args::bench::{Bench, IoArgs, LocalArgs, RunArgs};
 use super::manager;
 use super::output::Output;
 use crate::bench::door::Key;

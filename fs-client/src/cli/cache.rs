@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::{CacheHints, CacheStat, CacheState, CachedFile, Client, FsPath, ServerCache, ServerName};
 use serde_json::{Value, json};
 
-use super::output::Output;
+use super::output::{Output, table};
 use super::size;
 use crate::program::{Stop, printable};
 
@@ -198,20 +198,6 @@ fn share(part: u64, whole: u64) -> String {
         // Rounded down, so that only all is 100 %.
         _ => format!("{:.1} %", (part as f64 / whole as f64 * 1000.0).floor() / 10.0),
     }
-}
-
-/// Formats rows as columns. The first `left` of them are aligned on the left.
-fn table(rows: &[Vec<String>], left: usize) -> Vec<String> {
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let cell = |(column, text): (usize, &String)| {
-        let width = widths[column];
-        if column < left { format!("{text:<width$}") } else { format!("{text:>width$}") }
-    };
-    let line =
-        |row: &Vec<String>| row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned();
-    rows.iter().map(line).collect()
 }
 
 #[cfg(test)]

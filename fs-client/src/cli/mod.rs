@@ -10,9 +10,8 @@
 
 mod args;
 mod bench;
-mod bench_args;
 mod cache;
-mod namespace;
+mod names;
 mod output;
 mod plan;
 mod servers;
@@ -34,6 +33,7 @@ use bmi::{Addr, driver};
 use clap::{CommandFactory, Parser};
 
 use crate::program::{FAILED, INTERRUPTED, Stop, USAGE, complain, open, random_id};
+use args::names::Names;
 use args::{Cli, Command, Global};
 use output::{Output, one_line};
 
@@ -118,8 +118,8 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     let endpoints = open(&manager, over)?;
     let driven: Vec<_> = endpoints.endpoints().cloned().collect();
     // Whoever asks how the servers are does not want to wait for them.
-    let asks = matches!(cli.command, Command::Ping { .. } | Command::Servers | Command::Plan { .. } | Command::Statfs)
-        || matches!(cli.command, Command::Cache { .. });
+    let asks = matches!(cli.command, Command::Ping { .. } | Command::Servers | Command::Plan { .. })
+        || matches!(cli.command, Command::Names(Names::Df { .. }) | Command::Cache { .. });
     let options = ClientOptions {
         timeout: cli.global.timeout,
         retry_for: if asks { Duration::ZERO } else { cli.global.retry_for },
@@ -189,22 +189,20 @@ async fn command(
     };
     let client = Client::connect_waiting(endpoints, manager, options, waiting).await?;
     match cli.command {
-        Command::Ping { count } => namespace::ping(&client, count, output).await,
+        Command::Ping { count } => servers::ping(&client, count, output).await,
         Command::Plan { calibrate } => plan::plan(&client, calibrate, output).await,
         Command::Servers => servers::servers(&client, output).await,
-        Command::Ls { path, long, recursive } => namespace::ls(&client, &path, long, recursive, output).await,
-        Command::Mkdir { paths, parents } => namespace::mkdir(&client, &paths, parents, output).await,
+        Command::Names(command) => names::run(&client, command, output).await,
         Command::Put { sources, target, layout, transfer, mode, no_sync } => {
-            let how = transfer::Put { layout, transfer, mode, no_sync };
+            let how = transfer::Store { layout, transfer, mode, no_sync };
             transfer::put(&client, &sources, &target, &how, output).await
+        }
+        Command::Cp { sources, target, layout, transfer, no_sync } => {
+            let how = transfer::Store { layout, transfer, mode: None, no_sync };
+            transfer::cp(&client, &sources, &target, &how, output).await
         }
         Command::Get { source, target, transfer } => transfer::get(&client, &source, &target, &transfer, output).await,
         Command::Cat { paths } => transfer::cat(&client, &paths, output).await,
-        Command::Stat { paths } => namespace::stat(&client, &paths, output).await,
-        Command::Rm { paths, recursive, force } => namespace::rm(&client, &paths, recursive, force, output).await,
-        Command::Mv { from, to } => namespace::mv(&client, &from, &to, output).await,
-        Command::Truncate { path, size } => namespace::truncate(&client, &path, size, output).await,
-        Command::Statfs => namespace::statfs(&client, output).await,
         Command::Cache { path, files, watch } => {
             cache::cache(&client, &cache::Show { path, files, watch }, output).await
         }

@@ -205,6 +205,20 @@ impl Output {
     }
 }
 
+/// Formats rows as columns. The first `left` of them are aligned on the left.
+pub(crate) fn table(rows: &[Vec<String>], left: usize) -> Vec<String> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let cell = |(column, text): (usize, &String)| {
+        let width = widths[column];
+        if column < left { format!("{text:<width$}") } else { format!("{text:>width$}") }
+    };
+    let line =
+        |row: &Vec<String>| row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned();
+    rows.iter().map(line).collect()
+}
+
 /// Formats a result as `3 files, 1.5 GiB in 0.71 s, 2.27 GB/s`.
 pub(crate) fn transferred(copied: &crate::copy::Copied, took: Duration) -> String {
     let many = |count: u64, one: &str, more: &str| format!("{count} {}", if count == 1 { one } else { more });

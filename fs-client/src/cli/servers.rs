@@ -1,4 +1,4 @@
-//! `servers`: shows which transport is used for each server, and why.
+//! Commands about servers: `ping`; `servers`, which shows the transport used for each, and why.
 //!
 //! ```text
 //! tcp://127.0.0.1:7000 (manager): over shm: on this host (shm:///srv/pvfs/sockets/manager)
@@ -6,7 +6,7 @@
 //!     not shm:///srv/pvfs/sockets/iod-0: another server is there
 //! ```
 
-use crate::Client;
+use crate::{Client, Latency};
 use serde_json::{Value, json};
 
 use super::output::Output;
@@ -25,6 +25,15 @@ pub(crate) async fn servers(client: &Client, output: &mut Output) -> Result<(), 
             "server": server, "over": route.addr.scheme().as_str(), "address": route.addr.to_string(),
             "reason": route.reason, "passed_over": others,
         })
+    });
+    Ok(())
+}
+
+pub(crate) async fn ping(client: &Client, count: u32, output: &mut Output) -> Result<(), Stop> {
+    output.servers("servers", client.latencies(count).await, |output, server, Latency { least, sum }| {
+        let (least, mean) = (least.as_secs_f64() * 1e6, sum.as_secs_f64() * 1e6 / f64::from(count));
+        output.line(format!("{server}: best {least:.1} µs, mean {mean:.1} µs of {count}"));
+        json!({ "server": server, "best_us": least, "mean_us": mean, "count": count })
     });
     Ok(())
 }

@@ -92,6 +92,11 @@ pub(crate) fn show_bytes(bytes: u64) -> String {
     if whole.fract() == 0.0 { format!("{whole} {}", UNITS[unit]) } else { format!("{whole:.1} {}", UNITS[unit]) }
 }
 
+/// Formats a size like [`show_bytes`], but in short: `1.5G`, `64K`, `17`.
+pub(crate) fn show_short(bytes: u64) -> String {
+    show_bytes(bytes).replace([' ', 'i', 'B'], "")
+}
+
 /// Formats a size like [`show_bytes`], but without a blank and without rounding: a unit is used
 /// only if it divides the size.
 pub(crate) fn show_exact(bytes: u64) -> String {
@@ -145,6 +150,7 @@ mod tests {
         assert_eq!(show_bytes(17), "17 B");
         assert_eq!(show_bytes(65536), "64 KiB");
         assert_eq!(show_bytes(3 << 29), "1.5 GiB");
+        assert_eq!([17, 65536, 3 << 29].map(show_short), ["17", "64K", "1.5G"]);
         assert_eq!(show_exact(65536), "64K");
         assert_eq!(show_exact(65537), "65537");
         assert_eq!(show_rate(3_000_000_000, Duration::from_secs(2)), "1.50 GB/s");

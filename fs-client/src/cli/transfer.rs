@@ -1,4 +1,4 @@
-//! Commands that transfer data: `put get cat`.
+//! Commands that transfer data: `put cp get cat`.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::copy::{Copied, Copier, Progress};
-use crate::{CacheHints, Client, CreateOptions, FsPath};
+use crate::{CacheHints, Client, CreateOptions, FsPath, Handle};
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::args::{LayoutArgs, TransferArgs};
-use super::namespace::into_dir;
+use super::names::into_dir;
 use super::output::{Output, one_line, transferred};
 use crate::program::{Stop, complain};
 
@@ -24,15 +24,22 @@ const DEFAULT_WINDOW: usize = 4;
 /// The failures of single files, which were printed when they happened.
 type Failures = Arc<Mutex<Vec<String>>>;
 
-/// Options of `put`.
-pub(crate) struct Put {
+/// Options of `put` and `cp`.
+pub(crate) struct Store {
     pub(crate) layout: LayoutArgs,
     pub(crate) transfer: TransferArgs,
     pub(crate) mode: Option<u32>,
     pub(crate) no_sync: bool,
 }
 
-fn copier(client: &Client, block: usize, window: usize, bar: ProgressBar) -> Result<(Copier, Failures), Stop> {
+fn copier(client: &Client, args: &TransferArgs, bar: ProgressBar) -> Result<(Copier, Failures), Stop> {
+    let block = usize::try_from(args.block_size).unwrap_or(DEFAULT_BLOCK);
+    let (mut copier, failures) = copier_of(client, block, args.window as usize, bar)?;
+    (copier.resume, copier.archive, copier.hints) = (args.resume, args.archive, hints(args));
+    Ok((copier, failures))
+}
+
+fn copier_of(client: &Client, block: usize, window: usize, bar: ProgressBar) -> Result<(Copier, Failures), Stop> {
     let failures = Failures::default();
     let noted = failures.clone();
     let copier = Copier::new(client.clone(), block, window, move |progress| match progress {
@@ -56,10 +63,6 @@ fn take(failures: &Failures) -> Vec<String> {
     std::mem::take(&mut failures.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn block_of(args: &TransferArgs) -> usize {
-    usize::try_from(args.block_size).unwrap_or(DEFAULT_BLOCK)
-}
-
 /// Returns the hints for the caches of the servers.
 fn hints(args: &TransferArgs) -> CacheHints {
     let TransferArgs { cache_policy: policy, cache_unit: unit, .. } = *args;
@@ -70,13 +73,45 @@ pub(crate) async fn put(
     client: &Client,
     sources: &[PathBuf],
     target: &FsPath,
-    how: &Put,
+    how: &Store,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let one = async |copier: &Copier, source: &PathBuf| put_one(client, copier, source, target, &how.transfer).await;
+    store(client, "put", sources, target, how, one, output).await
+}
+
+pub(crate) async fn cp(
+    client: &Client,
+    sources: &[FsPath],
+    target: &FsPath,
+    how: &Store,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let one = async |copier: &Copier, source: &FsPath| {
+        let entry = client.lookup(source).await?;
+        check_kind("cp", source, entry.handle, &how.transfer)?;
+        let to = match how.transfer.no_target_directory {
+            true => target.clone(),
+            false => into_dir(client, target, source.name()).await?,
+        };
+        Ok(copier.copy(source, &to).await?)
+    };
+    store(client, "cp", sources, target, how, one, output).await
+}
+
+/// Stores each of `sources` by `one`.
+async fn store<P>(
+    client: &Client,
+    what: &str,
+    sources: &[P],
+    target: &FsPath,
+    how: &Store,
+    one: impl AsyncFn(&Copier, &P) -> Result<Copied, Stop>,
     output: &mut Output,
 ) -> Result<(), Stop> {
     let (bar, args, layout) = (output.bar(), &how.transfer, &how.layout);
-    let (mut copier, failures) = copier(client, block_of(args), args.window as usize, bar.clone())?;
-    (copier.sync, copier.mode, copier.resume) = (!how.no_sync, how.mode, args.resume);
-    copier.hints = hints(args);
+    let (mut copier, failures) = copier(client, args, bar.clone())?;
+    (copier.sync, copier.mode) = (!how.no_sync, how.mode);
     copier.create = CreateOptions {
         strip_size: layout.strip_size.unwrap_or(0).into(),
         servers: layout.servers.unwrap_or(0),
@@ -86,18 +121,30 @@ pub(crate) async fn put(
         return Err(Stop::usage("several sources need a directory as their target; leave out -T"));
     }
     if sources.len() > 1 && client.lookup(target).await?.handle.dir().is_none() {
-        return Err(Stop::failed(format!("put to {target}: not a directory, and there are several sources")));
+        return Err(Stop::failed(format!("{what} to {target}: not a directory, and there are several sources")));
     }
     let (start, mut total) = (client.endpoint().now(), Copied::default());
     for source in sources {
-        match put_one(client, &copier, source, target, args).await {
+        match one(&copier, source).await {
             Ok(copied) => total += copied,
             Err(Stop(_, error)) => bar.suspend(|| output.failure(error)),
         }
     }
     bar.finish_and_clear();
     output.printed_failures(take(&failures));
-    report("put", &total, client.endpoint().now().since(start), output)
+    report(what, &total, client.endpoint().now().since(start), output)
+}
+
+/// Checks that a source in the cluster is a file, or that the options allow what else it is.
+fn check_kind(what: &str, source: &FsPath, handle: Handle, args: &TransferArgs) -> Result<(), Stop> {
+    let kind = match handle {
+        _ if args.is_recursive() => return Ok(()),
+        Handle::File(_) => return Ok(()),
+        Handle::Dir(_) => "directory",
+        Handle::Symlink(_) => "symbolic link",
+    };
+    let verb = if what == "cp" { "copy" } else { what };
+    Err(Stop::failed(format!("{what} {source}: is a {kind}; {verb} it with -r")))
 }
 
 async fn put_one(
@@ -115,25 +162,21 @@ async fn put_one(
         return Ok(copier.put_stream(stdin, target).await?);
     }
     let local = |error: std::io::Error| Stop::failed(format!("{}: {error}", source.display()));
-    let is_dir = std::fs::metadata(source).map_err(local)?.is_dir();
-    if is_dir && !args.recursive {
+    let is_link = args.archive && source.is_symlink();
+    if !is_link && !args.is_recursive() && std::fs::metadata(source).map_err(local)?.is_dir() {
         return Err(Stop::failed(format!("{}: is a directory; put it with -r", source.display())));
-    }
-    if args.no_target_directory {
-        return Ok(if is_dir {
-            copier.put_tree(source, target).await
-        } else {
-            copier.put_file(source, target).await?
-        });
     }
     // `.` and `..` also have a name after they are resolved.
     let name = match source.file_name() {
         Some(name) => name.to_owned(),
         None => source.canonicalize().map_err(local)?.file_name().unwrap_or_default().to_owned(),
     };
-    let name = name.to_str().ok_or_else(|| Stop::failed(format!("{}: the name is not UTF-8", source.display())))?;
-    let to = into_dir(client, target, (!name.is_empty()).then_some(name.into())).await?;
-    Ok(if is_dir { copier.put_tree(source, &to).await } else { copier.put_file(source, &to).await? })
+    let name = (!name.is_empty() && !args.no_target_directory).then_some(name.as_bytes().into());
+    let to = match name {
+        Some(name) => into_dir(client, target, Some(name)).await?,
+        None => target.clone(),
+    };
+    Ok(copier.put(source, &to).await?)
 }
 
 pub(crate) async fn get(
@@ -144,15 +187,12 @@ pub(crate) async fn get(
     output: &mut Output,
 ) -> Result<(), Stop> {
     let bar = output.bar();
-    let (mut copier, failures) = copier(client, block_of(args), args.window as usize, bar.clone())?;
-    (copier.resume, copier.hints) = (args.resume, hints(args));
-    let is_dir = client.lookup(source).await?.handle.dir().is_some();
-    if is_dir && !args.recursive {
-        return Err(Stop::failed(format!("get {source}: is a directory; get it with -r")));
-    }
+    let (copier, failures) = copier(client, args, bar.clone())?;
+    let handle = client.lookup(source).await?.handle;
+    check_kind("get", source, handle, args)?;
     let start = client.endpoint().now();
     if target == Path::new("-") {
-        if is_dir {
+        if handle.dir().is_some() {
             return Err(Stop::failed(format!("get {source}: a directory cannot go to standard output")));
         }
         output.raw();
@@ -165,14 +205,18 @@ pub(crate) async fn get(
         Some(name) if target.is_dir() && !args.no_target_directory => target.join(OsStr::from_bytes(name)),
         _ => target.to_owned(),
     };
-    let copied = if is_dir { Ok(copier.get_tree(source, &to).await) } else { copier.get_file(source, &to).await };
+    let copied = match handle {
+        Handle::Dir(_) => Ok(copier.get_tree(source, &to).await),
+        Handle::File(_) => copier.get_file(source, &to).await,
+        Handle::Symlink(_) => copier.get_link(source, &to).await,
+    };
     bar.finish_and_clear();
     output.printed_failures(take(&failures));
     report("get", &copied?, client.endpoint().now().since(start), output)
 }
 
 pub(crate) async fn cat(client: &Client, paths: &[FsPath], output: &mut Output) -> Result<(), Stop> {
-    let (copier, _) = copier(client, DEFAULT_BLOCK, DEFAULT_WINDOW, ProgressBar::hidden())?;
+    let (copier, _) = copier_of(client, DEFAULT_BLOCK, DEFAULT_WINDOW, ProgressBar::hidden())?;
     for path in paths {
         if let Err(Stop(_, error)) = to_stdout(&copier, path).await {
             output.failure(error);

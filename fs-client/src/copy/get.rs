@@ -10,25 +10,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bmi::threading::Threading;
-use fs_proto::ErrorCode;
+use fs_proto::{ErrorCode, SetAttr};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use super::blocks::Block;
 use super::landing::Landing;
-use super::put::modified_ns;
-use super::{Copied, Copier, Progress};
+use super::{Copied, Copier, Progress, attributes};
 use crate::error::Error;
 use crate::file::File;
 use crate::local;
 use crate::path::FsPath;
 
 /// A file that was opened for reading, as it was then.
-struct Remote<S: Threading> {
-    file: File<S>,
-    mode: u32,
+pub(super) struct Remote<S: Threading> {
+    pub(super) file: File<S>,
     /// In bytes.
-    size: u64,
-    mtime_ns: u64,
+    pub(super) size: u64,
+    pub(super) attr: SetAttr,
 }
 
 impl<S: Threading> Copier<S> {
@@ -54,7 +52,8 @@ impl<S: Threading> Copier<S> {
         if self.resume && is_fetched(target, &remote) {
             return Ok(Copied { skipped: 1, ..Copied::default() });
         }
-        let (path, mode, size) = (target.to_owned(), remote.mode, remote.size);
+        let (path, size) = (target.to_owned(), remote.size);
+        let mode = remote.attr.mode.unwrap_or_default() & 0o777;
         let landing = self.io.run(move || Landing::open(&path, mode)).await.map_err(local)?;
         if !landing.is_file() {
             return self.get_open(source, &remote, landing.file().clone(), &target.display().to_string()).await;
@@ -83,26 +82,25 @@ impl<S: Threading> Copier<S> {
             .await;
         let bytes = fetched?;
         check_whole(source, bytes, size)?;
-        let mtime_ns = remote.mtime_ns;
-        self.io.run(move || landing.settle(Some(mtime_ns))).await.map_err(local)?;
+        let attr = match self.archive {
+            true => remote.attr,
+            false => SetAttr { mtime_ns: remote.attr.mtime_ns, ..SetAttr::default() },
+        };
+        self.io.run(move || landing.settle(&attr)).await.map_err(local)?;
         (self.progress)(Progress::Done { name });
         Ok(Copied { files: 1, bytes, ..Copied::default() })
     }
 
     /// Opens a file for reading.
-    async fn open(&self, source: &FsPath) -> Result<Remote<S>, Error> {
+    pub(super) async fn open(&self, source: &FsPath) -> Result<Remote<S>, Error> {
         let during = |error: Error| error.during(format!("open {source}"));
         let entry = self.client.lookup(source).await.map_err(during)?;
-        let (mode, recorded) = (entry.attr.mode & 0o777, entry.recorded_size());
-        let (size, mtime_ns) = match recorded {
-            Some(size) => (size, entry.attr.mtime_ns),
-            None => {
-                let stat = self.client.stat_of(source, entry.clone()).await.map_err(during)?;
-                (stat.attr.size, stat.attr.mtime_ns)
-            }
+        let attr = match entry.known_attr() {
+            Some(attr) => attr,
+            None => self.client.stat_of(source, entry.clone()).await.map_err(during)?.attr,
         };
         let file = self.client.file(source, entry).await.map_err(during)?.hinting(self.hints);
-        Ok(Remote { file, mode, size, mtime_ns })
+        Ok(Remote { file, size: attr.size, attr: attributes::of_remote(&attr) })
     }
 
     /// Writes one file to `output`, for instance a pipe, in order.
@@ -163,7 +161,8 @@ fn is_file_or_absent(target: &Path) -> bool {
 /// Returns true if the local file has the size and the modification time of the remote one.
 fn is_fetched<S: Threading>(target: &Path, remote: &Remote<S>) -> bool {
     fs::metadata(target).is_ok_and(|metadata| {
-        metadata.is_file() && metadata.len() == remote.size && modified_ns(&metadata) == remote.mtime_ns
+        let mtime_ns = attributes::of_local(&metadata).mtime_ns;
+        metadata.is_file() && metadata.len() == remote.size && mtime_ns == remote.attr.mtime_ns
     })
 }
 

@@ -18,16 +18,18 @@
 //! 3. A target that is not a regular file, such as a device or a pipe, is written to and never
 //!    replaced.
 
-use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
 
+use fs_proto::SetAttr;
 use rustix::fs::{AtFlags, CWD, linkat};
 use tempfile::{Builder, TempPath};
+
+use super::attributes;
 
 /// Prefix of temporary names. They exist for a moment, or during the whole fetch where unnamed
 /// files are not supported.
@@ -100,25 +102,21 @@ impl Landing {
         self.file.metadata().is_ok_and(|metadata| metadata.is_file())
     }
 
-    /// Completes the file: gives it its modification time, in nanoseconds since 1970, and its name,
-    /// and makes both durable.
+    /// Completes the file: gives it its attributes and its name, and makes both durable.
     ///
     /// # Errors
     /// Those of the system. The target is then unchanged, unless only its directory could not be
     /// made durable.
-    pub(crate) fn settle(self, mtime_ns: Option<u64>) -> io::Result<()> {
-        self.settle_with(mtime_ns, File::sync_all)
+    pub(crate) fn settle(self, attr: &SetAttr) -> io::Result<()> {
+        self.settle_with(attr, File::sync_all)
     }
 
-    fn settle_with(self, mtime_ns: Option<u64>, sync: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
+    fn settle_with(self, attr: &SetAttr, sync: impl Fn(&File) -> io::Result<()>) -> io::Result<()> {
         let Some(target) = &self.target else {
             // A device or a pipe has nothing to be made durable. The file of a dangling link has.
             return if self.is_file() { sync(&self.file) } else { Ok(()) };
         };
-        if let Some(mtime_ns) = mtime_ns {
-            let modified = SystemTime::UNIX_EPOCH + Duration::from_nanos(mtime_ns);
-            self.file.set_times(FileTimes::new().set_modified(modified))?;
-        }
+        attributes::set(&self.file, attr)?;
         sync(&self.file)?;
         let dir = File::open(directory(target))?;
         name(&self.file, self.named, target)?;
@@ -132,13 +130,16 @@ fn name(file: &File, named: Option<TempPath>, target: &Path) -> io::Result<()> {
         return named.persist(target).map_err(|error| error.error);
     }
     let anonymous = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let link =
-        |name: &Path| linkat(CWD, anonymous.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW).map_err(io::Error::from);
+    link_over(target, |name| Ok(linkat(CWD, anonymous.as_str(), CWD, name, AtFlags::SYMLINK_FOLLOW)?))
+}
+
+/// Gives what `link` makes the name `target`. It replaces anything but a directory, in one step.
+pub(super) fn link_over(target: &Path, link: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
     match link(target) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         result => return result,
     }
-    // A hard link cannot replace an existing name, but a rename can.
+    // A link cannot replace an existing name, but a rename can.
     let linked = Builder::new().prefix(PREFIX).make_in(directory(target), link)?;
     linked.into_temp_path().persist(target).map_err(|error| error.error)
 }
@@ -174,14 +175,14 @@ mod tests {
             let landing = Landing::open_as(&target, 0o600, nameless).unwrap();
             landing.file().as_ref().write_all(b"new").unwrap();
             assert!(!target.exists());
-            landing.settle(None).unwrap();
+            landing.settle(&SetAttr::default()).unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"new");
             assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o600);
             // A file that is replaced keeps its permissions.
             fs::set_permissions(&target, Permissions::from_mode(0o751)).unwrap();
             let landing = Landing::open_as(&target, 0o600, nameless).unwrap();
             landing.file().as_ref().write_all(b"newer").unwrap();
-            landing.settle(None).unwrap();
+            landing.settle(&SetAttr::default()).unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"newer");
             assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o751);
             // Dropped before it is complete.
@@ -216,11 +217,12 @@ mod tests {
                 synced.borrow_mut().push((file.metadata()?.is_dir(), now()));
                 Ok(())
             };
-            begin().settle_with(None, note).unwrap();
+            begin().settle_with(&SetAttr::default(), note).unwrap();
             assert_eq!(*synced.borrow(), [(false, before), (true, Some(b"new".to_vec()))]);
             // A disk that refuses the bytes leaves the target alone.
             fs::write(&target, "old").unwrap();
-            let error = begin().settle_with(None, |_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
+            let error =
+                begin().settle_with(&SetAttr::default(), |_| Err(io::ErrorKind::StorageFull.into())).unwrap_err();
             assert_eq!((error.kind(), now()), (io::ErrorKind::StorageFull, Some(b"old".to_vec())));
             assert_eq!(names(dir.path()), ["target"], "nothing else is left");
         }
@@ -234,12 +236,12 @@ mod tests {
         std::os::unix::fs::symlink("file", &link).unwrap();
         let landing = Landing::open(&link, 0o644).unwrap();
         landing.file().as_ref().write_all(b"new").unwrap();
-        landing.settle(None).unwrap();
+        landing.settle(&SetAttr::default()).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read(&file).unwrap(), b"new");
         let null = Landing::open(Path::new("/dev/null"), 0o644).unwrap();
         assert!(!null.is_file());
-        null.settle(None).unwrap();
+        null.settle(&SetAttr::default()).unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
         let error = Landing::open(dir.path(), 0o644).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::IsADirectory);

@@ -1,5 +1,5 @@
-//! Copies whole files to and from the local machine in a pipeline. While some blocks are on the
-//! network, others are read from or written to the local disk.
+//! Copies whole files to and from the local machine, or within the cluster, in a pipeline. While
+//! some blocks are on the network, others are read from or written to the local disk.
 //!
 //! **Why.** If blocks were copied one at a time, the disk would wait for the network and the
 //! network for the disk. Several lanes keep both busy. Each lane has a block of registered memory
@@ -21,14 +21,18 @@
 //!    progress.
 //! 4. A stored file has its name only when it is complete and synced (`put`). A fetched one has its
 //!    name only when it is complete (`landing`).
-//! 5. Modification times are kept in both directions, but not those of directories.
+//! 5. Modification times are kept in both directions, but those of directories, and other
+//!    attributes, only with [`Copier::archive`].
 //!
 //! **Source.** Pipelined transfer [PVFS-IB §4.2], seen from the client.
 
+mod attributes;
 mod blocks;
 mod get;
 mod landing;
+mod links;
 mod put;
+mod source;
 mod tree;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,6 +48,7 @@ use crate::local::LocalIo;
 use crate::path::FsPath;
 
 pub use blocks::Blocks;
+pub(crate) use links::make_name;
 
 /// The result of a lane's step: its bytes and whether they were the last, or `None` if none were
 /// left.
@@ -100,6 +105,10 @@ pub struct Copier<S: Threading = OneThread> {
     pub sync: bool,
     /// If true, files that are there already with the same size and modification time are skipped.
     pub resume: bool,
+    /// If true, copies keep modes with the set-id bits, owners, all times, also those of
+    /// directories and links, and names of one file below a directory. Local owners are left out
+    /// where the system refuses them.
+    pub archive: bool,
     progress: Box<dyn Fn(Progress<'_>) + Send + Sync>,
 }
 
@@ -144,9 +153,9 @@ impl<S: Threading> Copier<S> {
         let lanes = lanes.max(1);
         let blocks = Blocks::new(client.clone(), block_size.max(4096), lanes * 2);
         let create = CreateOptions::default();
-        let (files, mode, hints, sync, resume) = (lanes * 2, None, CacheHints::default(), true, false);
-        let progress = Box::new(progress);
-        Ok(Copier { client, blocks, io, lanes, files, create, mode, hints, sync, resume, progress })
+        let (files, mode, hints, sync) = (lanes * 2, None, CacheHints::default(), true);
+        let (resume, archive, progress) = (false, false, Box::new(progress));
+        Ok(Copier { client, blocks, io, lanes, files, create, mode, hints, sync, resume, archive, progress })
     }
 
     /// Runs `work` with a connection to the manager, which keeps the files that have no name yet.

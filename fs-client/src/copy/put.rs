@@ -1,4 +1,4 @@
-//! Stores local files.
+//! Stores files, local ones and those of the cluster.
 //!
 //! **Why.** A file is written to a draft, synced, and published. So a failure at any point leaves
 //! the old file, or nothing. A write whose reply was lost may still be on its way to the disk, and
@@ -17,18 +17,17 @@
 //! 3. A file is stored again a bounded number of times, in bounded time.
 
 use std::fs;
-use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use bmi::Time;
 use bmi::threading::Threading;
-use bmi::{MemSlice, Time};
-use fs_proto::Handle;
+use fs_proto::{ErrorCode, Handle, SetAttr};
 use futures_util::future::join_all;
 
 use super::blocks::Block;
+use super::source::{Bytes, Input, Kind, Source};
 use super::{Copied, Copier, Progress, Step};
 use crate::client::CreateOptions;
 use crate::error::Error;
@@ -40,9 +39,9 @@ use crate::path::FsPath;
 /// Most times that a file is stored.
 const MOST_TRIES: u32 = 10;
 
-/// A local file that is to be stored.
+/// A file that is to be stored.
 pub(super) struct Task {
-    source: PathBuf,
+    source: Source,
     pub(super) target: FsPath,
     tries: u32,
     /// When it failed first.
@@ -56,7 +55,7 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub(super) fn new(source: PathBuf, target: FsPath) -> Task {
+    pub(super) fn new(source: Source, target: FsPath) -> Task {
         Task { source, target, tries: 0, failed: None, error: None, reported: AtomicU64::new(0), rereadable: true }
     }
 }
@@ -66,17 +65,7 @@ pub(super) struct Written<S: Threading> {
     pub(super) task: Task,
     draft: Draft<S>,
     pub(super) bytes: u64,
-    mtime_ns: Option<u64>,
-}
-
-/// A local file that was opened.
-struct Local {
-    file: Arc<fs::File>,
-    /// In bytes; 0 if it is not known.
-    size: u64,
-    mode: u32,
-    /// `None` for a pipe or a device.
-    mtime_ns: Option<u64>,
+    attr: SetAttr,
 }
 
 /// What became of a task.
@@ -88,17 +77,51 @@ pub(super) enum Outcome<S: Threading> {
 }
 
 impl<S: Threading> Copier<S> {
-    /// Stores one local file as `target`. An existing file is replaced in one step once the new one
-    /// is complete and synced. If the source has no known size, such as a named pipe, it is read to
-    /// its end.
+    /// Stores what is at `source` as `target`: a file, or a directory with everything below it. If
+    /// links are kept, a symbolic link too. An existing file is replaced in one step once the new
+    /// one is complete and synced. A file with no known size, such as a named pipe, is read to its
+    /// end.
+    ///
+    /// Symbolic links below a directory are stored as they are. Special files there are not copied,
+    /// and count as failed. What fails there is reported as [`Progress::Failed`] and counted, and
+    /// the rest is copied all the same. If the manager cannot be reached, nothing more is begun.
     ///
     /// # Errors
     /// `Io` naming the local file; those of [`crate::Client::draft`], [`File::write_at`],
     /// [`File::sync`] and [`Draft::publish`]. An existing file is then as before, unless the
     /// manager did not answer the last request.
-    pub async fn put_file(&self, source: &Path, target: &FsPath) -> Result<Copied, Error> {
+    pub async fn put(&self, source: &Path, target: &FsPath) -> Result<Copied, Error> {
+        self.store(Source::Local(source.to_owned()), target).await
+    }
+
+    /// Copies what is at `source` within the cluster, like [`Copier::put`].
+    ///
+    /// # Errors
+    /// `Invalid` if `target` is the same file, or is in the directory `source`; those of
+    /// [`Copier::put`].
+    pub async fn copy(&self, source: &FsPath, target: &FsPath) -> Result<Copied, Error> {
+        let refuse = |text| Err(Error::new(ErrorCode::Invalid, text).during(format!("copy {source} to {target}")));
+        let from = self.client.lookup(source).await?.handle;
+        if self.client.lookup(target).await.is_ok_and(|there| there.handle == from) {
+            return refuse("they are the same; give the copy another name");
+        }
+        if source.contains(target) {
+            return refuse("a directory cannot be copied into itself; choose a target outside of it");
+        }
+        self.store(Source::Remote(source.clone()), target).await
+    }
+
+    async fn store(&self, source: Source, target: &FsPath) -> Result<Copied, Error> {
+        match self.kind(&source).await? {
+            Kind::Dir => Ok(self.put_tree(source, target).await),
+            Kind::Symlink => self.put_link(&source, target).await,
+            Kind::File | Kind::Other => self.put_file(source, target).await,
+        }
+    }
+
+    async fn put_file(&self, source: Source, target: &FsPath) -> Result<Copied, Error> {
         let store = async {
-            let mut task = Task::new(source.to_owned(), target.clone());
+            let mut task = Task::new(source, target.clone());
             loop {
                 let (failed, error) = match self.write_draft(task).await {
                     Outcome::Skipped => return Ok(Copied { skipped: 1, ..Copied::default() }),
@@ -117,12 +140,14 @@ impl<S: Threading> Copier<S> {
     /// Stores the bytes of `input`, for instance a pipe, until its end.
     ///
     /// # Errors
-    /// As [`Copier::put_file`].
+    /// As [`Copier::put`].
     pub async fn put_stream(&self, input: fs::File, target: &FsPath) -> Result<Copied, Error> {
-        let task = Task { rereadable: false, ..Task::new(PathBuf::from("standard input"), target.clone()) };
-        let local = Local { file: Arc::new(input), size: 0, mode: self.create.mode, mtime_ns: None };
+        let source = Source::Local("standard input".into());
+        let task = Task { rereadable: false, ..Task::new(source, target.clone()) };
+        let attr = SetAttr { mode: Some(self.create.mode), ..SetAttr::default() };
+        let input = Input { bytes: Bytes::Local(Arc::new(input)), size: 0, attr };
         let store = async {
-            match self.write_local(task, local).await {
+            match self.write_input(task, input).await {
                 Outcome::Written(written) => match self.complete(vec![written]).await.remove(0) {
                     Ok(copied) => Ok(copied),
                     Err((_, error)) => Err(error),
@@ -152,48 +177,44 @@ impl<S: Threading> Copier<S> {
 
     /// Opens the source of a task and writes it to a draft, unless it is there already.
     pub(super) async fn write_draft(&self, mut task: Task) -> Outcome<S> {
-        let path = task.source.clone();
-        let opened = self.io.run(move || open(&path)).await;
-        let local = match opened {
-            Ok(local) => local,
-            Err(error) => {
-                let error = Error::local(task.source.display(), &error);
-                return Outcome::Failed(task, error);
-            }
+        let input = match self.input(&task.source).await {
+            Ok(input) => input,
+            Err(error) => return Outcome::Failed(task, error),
         };
-        task.rereadable = local.mtime_ns.is_some();
-        if self.resume && self.is_stored(&task.target, &local).await {
+        task.rereadable = input.attr.mtime_ns.is_some();
+        if self.resume && self.is_stored(&task.target, &input).await {
             return Outcome::Skipped;
         }
-        self.write_local(task, local).await
+        self.write_input(task, input).await
     }
 
-    /// Returns true if the target has the size and the modification time of a local file.
-    async fn is_stored(&self, target: &FsPath, local: &Local) -> bool {
+    /// Returns true if the target has the size and the modification time of a file.
+    async fn is_stored(&self, target: &FsPath, input: &Input<S>) -> bool {
         let Ok(entry) = self.client.lookup(target).await else { return false };
-        let same_time = local.mtime_ns == Some(entry.attr.mtime_ns);
+        let same_time = input.attr.mtime_ns == Some(entry.attr.mtime_ns);
         // A file of this command has a recorded size.
-        same_time && matches!(entry.handle, Handle::File(_)) && entry.recorded_size() == Some(local.size)
+        same_time && matches!(entry.handle, Handle::File(_)) && entry.recorded_size() == Some(input.size)
     }
 
-    /// Writes a local file to a new draft. The draft is abandoned if that fails.
-    async fn write_local(&self, task: Task, local: Local) -> Outcome<S> {
+    /// Writes a file to a new draft. The draft is abandoned if that fails.
+    async fn write_input(&self, task: Task, input: Input<S>) -> Outcome<S> {
         if task.tries == 0 {
-            (self.progress)(Progress::File { name: &task.target, bytes: local.size });
+            (self.progress)(Progress::File { name: &task.target, bytes: input.size });
         }
-        let mode = self.mode.unwrap_or(local.mode);
-        let draft =
-            match self.client.draft(&task.target, CreateOptions { mode, hints: self.hints, ..self.create }).await {
-                Ok(draft) => draft,
-                Err(error) => return Outcome::Failed(task, error),
-            };
-        let written = if local.size > 0 {
-            self.write_sized(&task, &local, draft.file()).await
-        } else {
-            self.write_to_end(&task, &local, draft.file()).await
+        let kept = if self.archive { 0o7777 } else { 0o777 };
+        let mode = self.mode.unwrap_or(input.attr.mode.unwrap_or(self.create.mode) & kept);
+        let owner = if self.archive { input.attr.uid.zip(input.attr.gid) } else { self.create.owner };
+        let options = CreateOptions { mode, owner, hints: self.hints, ..self.create };
+        let draft = match self.client.draft(&task.target, options).await {
+            Ok(draft) => draft,
+            Err(error) => return Outcome::Failed(task, error),
+        };
+        let written = match &input.bytes {
+            Bytes::Local(file) if input.size == 0 => self.write_to_end(&task, file, draft.file()).await,
+            bytes => self.write_sized(&task, bytes, input.size, draft.file()).await,
         };
         match written {
-            Ok(bytes) => Outcome::Written(Written { task, draft, bytes, mtime_ns: local.mtime_ns }),
+            Ok(bytes) => Outcome::Written(Written { task, draft, bytes, attr: input.attr }),
             Err(error) => {
                 self.abandon(draft).await;
                 Outcome::Failed(task, error)
@@ -201,33 +222,24 @@ impl<S: Threading> Copier<S> {
         }
     }
 
-    async fn write_sized(&self, task: &Task, local: &Local, remote: &File<S>) -> Result<u64, Error> {
-        let size = local.size;
-        let read = |block: MemSlice, offset: u64| {
-            let file = local.file.clone();
-            async move { self.io.run(move || local::read_at(&file, offset, &block)).await }
-        };
-        self.in_lanes(|offset| {
-            let read = &read;
-            async move {
-                if offset >= size {
-                    return Ok(None);
-                }
-                let block = self.blocks.take().await?;
-                let want = usize::try_from(size - offset).unwrap_or(usize::MAX).min(self.blocks.block_size);
-                let len = read(block.slice(want), offset).await;
-                let len = len.map_err(|error| Error::local(task.source.display(), &error))?;
-                // If the local file became shorter meanwhile, it ends here.
-                self.write(task, remote, offset, block, len).await
+    async fn write_sized(&self, task: &Task, bytes: &Bytes<S>, size: u64, remote: &File<S>) -> Result<u64, Error> {
+        self.in_lanes(|offset| async move {
+            if offset >= size {
+                return Ok(None);
             }
+            let block = self.blocks.take().await?;
+            let want = usize::try_from(size - offset).unwrap_or(usize::MAX).min(self.blocks.block_size);
+            let len = self.read_input(&task.source, bytes, offset, block.slice(want)).await?;
+            // If the file became shorter meanwhile, it ends here.
+            self.write(task, remote, offset, block, len).await
         })
         .await
     }
 
-    async fn write_to_end(&self, task: &Task, local: &Local, remote: &File<S>) -> Result<u64, Error> {
+    async fn write_to_end(&self, task: &Task, input: &Arc<fs::File>, remote: &File<S>) -> Result<u64, Error> {
         let position = Arc::new(AtomicU64::new(0));
         self.in_lanes(|_| {
-            let (input, position) = (local.file.clone(), position.clone());
+            let (input, position) = (input.clone(), position.clone());
             async move {
                 let block = self.blocks.take().await?;
                 let slice = block.slice(self.blocks.block_size);
@@ -238,7 +250,7 @@ impl<S: Threading> Copier<S> {
                     Ok((position.fetch_add(len as u64, Ordering::Relaxed), len))
                 };
                 let read = self.io.run(read).await;
-                let (offset, len) = read.map_err(|error| Error::local(task.source.display(), &error))?;
+                let (offset, len) = read.map_err(|error| Error::local(&task.source, &error))?;
                 self.write(task, remote, offset, block, len).await
             }
         })
@@ -270,11 +282,9 @@ impl<S: Threading> Copier<S> {
         let failures =
             if self.sync { sync_files(&self.client, &files, false).await } else { vec![Vec::new(); files.len()] };
         join_all(batch.into_iter().zip(failures).map(async |(written, failures)| {
-            let Written { task, draft, bytes, mtime_ns } = written;
+            let Written { task, draft, bytes, attr } = written;
             let result = if failures.is_empty() {
-                let (inherit, mode, size) = (true, self.mode, Some(bytes));
-                let how = Publish { inherit, mode, mtime_ns, size, ..Publish::default() };
-                draft.publish(how).await
+                self.publish(&draft, bytes, &attr).await
             } else {
                 Err(Error::combined(failures).during(format!("sync {}", task.target)))
             };
@@ -288,34 +298,20 @@ impl<S: Threading> Copier<S> {
         .await
     }
 
+    async fn publish(&self, draft: &Draft<S>, bytes: u64, attr: &SetAttr) -> Result<(), Error> {
+        let atime_ns = attr.atime_ns.filter(|_| self.archive);
+        if atime_ns.is_some() {
+            let set = SetAttr { atime_ns, ..SetAttr::default() };
+            self.client.setattr(&FsPath::of(draft.file().handle()), set).await?;
+        }
+        let (inherit, mode, mtime_ns) = (!self.archive, self.mode, attr.mtime_ns);
+        draft.publish(Publish { inherit, mode, mtime_ns, size: Some(bytes), ..Publish::default() }).await
+    }
+
     /// Abandons a draft. If that fails, the manager removes it later.
     async fn abandon(&self, draft: Draft<S>) {
         if let Err(error) = draft.abandon().await {
             tracing::debug!(%error, "the manager removes the file later");
         }
     }
-}
-
-/// Opens a local file for reading.
-fn open(path: &Path) -> io::Result<Local> {
-    let file = fs::File::open(path)?;
-    let metadata = file.metadata()?;
-    if metadata.is_dir() {
-        return Err(io::Error::from(io::ErrorKind::IsADirectory));
-    }
-    // Only a regular file has a size. The kernel's own files (such as those in `/proc`) report 0,
-    // however many bytes they contain.
-    Ok(if metadata.is_file() {
-        let mode = metadata.permissions().mode() & 0o777;
-        Local { file: Arc::new(file), size: metadata.len(), mode, mtime_ns: Some(modified_ns(&metadata)) }
-    } else {
-        Local { file: Arc::new(file), size: 0, mode: CreateOptions::default().mode, mtime_ns: None }
-    })
-}
-
-/// Returns the modification time of a local file, in nanoseconds since 1970. Earlier times count as
-/// 1970.
-pub(super) fn modified_ns(metadata: &fs::Metadata) -> u64 {
-    let ns = i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec());
-    u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
 }

@@ -7,24 +7,26 @@
 //! **Invariants**
 //! 1. A file that fails does not stop the others. It is reported and counted.
 //! 2. If the manager cannot be reached, nothing more is begun.
+//! 3. Further names of a file, and the attributes of directories, come last: when the file is there
+//!    and nothing more is put into the directories.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::symlink;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bmi::threading::Threading;
-use fs_proto::{BString, ErrorCode, Kind, RemoveKind};
+use fs_proto::{ErrorCode, Handle, SetAttr};
 use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt};
 use tokio::sync::Notify;
 
 use super::put::{Outcome, Task, Written};
-use super::{Copied, Copier, Progress};
+use super::source::{Found, Kind, Source};
+use super::{Copied, Copier, Progress, attributes};
 use crate::error::Error;
 use crate::locked::Locked;
 use crate::path::FsPath;
@@ -43,8 +45,13 @@ struct Work<S: Threading> {
 struct State<S: Threading> {
     /// Number of lanes that do something, and may add more to do.
     busy: usize,
-    dirs: Vec<(PathBuf, FsPath)>,
+    dirs: Vec<(Source, FsPath)>,
     files: VecDeque<Task>,
+    /// The first name of each file that may have several.
+    first: BTreeMap<(u64, u64), FsPath>,
+    /// A first name and another one.
+    names: Vec<(FsPath, FsPath)>,
+    attributes: Vec<(FsPath, SetAttr)>,
     batch: Vec<Written<S>>,
     batch_bytes: u64,
     copied: Copied,
@@ -55,7 +62,7 @@ struct State<S: Threading> {
 /// The next thing to do.
 enum Job<S: Threading> {
     File(Task),
-    Dir(PathBuf, FsPath),
+    Dir(Source, FsPath),
     Batch(Vec<Written<S>>),
 }
 
@@ -63,6 +70,17 @@ impl<S: Threading> State<S> {
     fn take_batch(&mut self) -> Job<S> {
         self.batch_bytes = 0;
         Job::Batch(std::mem::take(&mut self.batch))
+    }
+
+    /// Adds a file, or one more name of a file that was added before.
+    fn add_file(&mut self, source: Source, to: FsPath, id: Option<(u64, u64)>) {
+        match id.and_then(|id| self.first.get(&id)) {
+            Some(first) => self.names.push((first.clone(), to)),
+            None => {
+                self.first.extend(id.map(|id| (id, to.clone())));
+                self.files.push_back(Task::new(source, to));
+            }
+        }
     }
 
     /// Begins the next job, if there is one.
@@ -92,16 +110,15 @@ impl<S: Threading> State<S> {
 }
 
 impl<S: Threading> Copier<S> {
-    /// Stores a local directory with everything below it as the directory `target`. Symbolic links
-    /// are stored as they are. Special files are not copied, and count as failed. What fails is
-    /// reported as [`Progress::Failed`] and counted, and the rest is copied all the same. If the
-    /// manager cannot be reached, nothing more is begun.
-    #[must_use = "it has the number of failures"]
-    pub async fn put_tree(&self, source: &Path, target: &FsPath) -> Copied {
+    /// Stores a directory with everything below it as the directory `target`.
+    pub(super) async fn put_tree(&self, source: Source, target: &FsPath) -> Copied {
         let state = State {
             busy: 0,
-            dirs: vec![(source.to_owned(), target.clone())],
+            dirs: vec![(source, target.clone())],
             files: VecDeque::new(),
+            first: BTreeMap::new(),
+            names: Vec::new(),
+            attributes: Vec::new(),
             batch: Vec::new(),
             batch_bytes: 0,
             copied: Copied::default(),
@@ -114,7 +131,34 @@ impl<S: Threading> Copier<S> {
         for error in left.into_iter().filter_map(|task| task.error) {
             self.report(&work, error);
         }
+        self.finish(&work).await;
         work.state.into_inner().copied
+    }
+
+    /// Makes the further names, and sets the attributes of the directories.
+    async fn finish(&self, work: &Work<S>) {
+        let (names, attributes) =
+            work.state.with(|state| (std::mem::take(&mut state.names), std::mem::take(&mut state.attributes)));
+        let name = async |(first, to): (FsPath, FsPath)| self.put_name(&first, &to).await;
+        self.each(work, names, name).await;
+        let set = async |(dir, set): (FsPath, SetAttr)| self.client.setattr(&dir, set).await.map(|_| Copied::default());
+        self.each(work, attributes, set).await;
+    }
+
+    /// Does something for each item, several at the same time.
+    async fn each<T, F>(&self, work: &Work<S>, all: Vec<T>, one: impl Fn(T) -> F)
+    where
+        F: Future<Output = Result<Copied, Error>>,
+    {
+        // Those that have begun are ended and reported.
+        let begun = stream::iter(all).take_while(|_| ready(!work.state.with(|state| state.over)));
+        let mut results = pin!(begun.map(one).buffer_unordered(self.files));
+        while let Some(result) = results.next().await {
+            match result {
+                Ok(copied) => work.state.with(|state| state.copied += copied),
+                Err(error) => self.report(work, error),
+            }
+        }
     }
 
     /// Does one job after the other, until there are no more.
@@ -170,19 +214,23 @@ impl<S: Threading> Copier<S> {
         });
     }
 
-    /// Makes a directory, and adds what is in the local one to the work.
-    async fn put_dir(&self, work: &Work<S>, dir: &Path, into: &FsPath) {
-        let listed = match self.client.mkdir_all(into).await {
-            Ok(()) => self.list_local(dir).await,
-            Err(error) => Err(error),
+    /// Makes a directory, and adds what is in its source to the work.
+    async fn put_dir(&self, work: &Work<S>, dir: &Source, into: &FsPath) {
+        let made = async {
+            self.client.mkdir_all(into).await?;
+            let set = if self.archive { Some(self.attributes(dir).await?) } else { None };
+            Ok((self.list(dir).await?, set))
         };
-        let entries = match listed {
-            Ok(entries) => entries,
+        let (entries, set) = match made.await {
+            Ok(made) => made,
             Err(error) => return self.report(work, error),
         };
-        work.state.with(|state| state.copied.directories += 1);
-        for (path, kind) in entries {
-            let to = match into.join(path.file_name().unwrap_or_default().as_bytes()) {
+        work.state.with(|state| {
+            state.copied.directories += 1;
+            state.attributes.extend(set.map(|set| (into.clone(), set)));
+        });
+        for Found { source, name, kind, id } in entries {
+            let to = match into.join(&name) {
                 Ok(to) => to,
                 Err(error) => {
                     self.report(work, error);
@@ -190,47 +238,18 @@ impl<S: Threading> Copier<S> {
                 }
             };
             match kind {
-                LocalKind::Dir => work.state.with(|state| state.dirs.push((path, to))),
-                LocalKind::File => work.state.with(|state| state.files.push_back(Task::new(path, to))),
-                LocalKind::Symlink(target) => match self.put_link(&to, target).await {
+                Kind::Dir => work.state.with(|state| state.dirs.push((source, to))),
+                Kind::File => work.state.with(|state| state.add_file(source, to, id)),
+                Kind::Symlink => match self.put_link(&source, &to).await {
                     Ok(copied) => work.state.with(|state| state.copied += copied),
                     Err(error) => self.report(work, error),
                 },
-                LocalKind::Other => {
-                    let text = format!("{}: neither file, directory nor link; it is left out", path.display());
+                Kind::Other => {
+                    let text = format!("{source}: neither file, directory nor link; it is left out");
                     self.report(work, Error::new(ErrorCode::Invalid, text));
                 }
             }
         }
-    }
-
-    /// Stores a symbolic link. It replaces anything but a directory.
-    async fn put_link(&self, to: &FsPath, target: BString) -> Result<Copied, Error> {
-        let stored = Copied { files: 1, ..Copied::default() };
-        let make = async || self.client.symlink(to, target.clone(), self.client.owner()).await;
-        match make().await {
-            Err(error) if error.code() == ErrorCode::Exists => {}
-            made => return made.map(|_| stored),
-        }
-        if self.client.lookup(to).await?.target.as_ref() == Some(&target) {
-            return Ok(Copied { skipped: 1, ..Copied::default() });
-        }
-        self.client.remove(to, RemoveKind::File).await?;
-        make().await.map(|_| stored)
-    }
-
-    /// Fetches a symbolic link. It replaces another one.
-    async fn get_link(&self, from: &FsPath, to: PathBuf) -> Result<Copied, Error> {
-        let target = self.client.read_link(from).await?;
-        let path = to.clone();
-        let make = move || {
-            if path.is_symlink() {
-                fs::remove_file(&path)?;
-            }
-            symlink(OsStr::from_bytes(&target), path)
-        };
-        let made = self.io.run(make).await.map_err(|error| Error::local(to.display(), &error));
-        made.map(|()| Copied { files: 1, ..Copied::default() })
     }
 
     /// Fetches the directory `source` with everything below it as the local directory `target`.
@@ -240,6 +259,7 @@ impl<S: Threading> Copier<S> {
     pub async fn get_tree(&self, source: &FsPath, target: &Path) -> Copied {
         let (mut copied, over) = (Copied::default(), AtomicBool::new(false));
         let mut dirs = vec![(source.clone(), target.to_owned())];
+        let (mut first, mut names, mut attributes) = (BTreeMap::new(), Vec::new(), Vec::new());
         let failed = |copied: &mut Copied, error: Error| {
             (self.progress)(Progress::Failed { error: &error });
             copied.failed += 1;
@@ -254,23 +274,32 @@ impl<S: Threading> Copier<S> {
                 Ok(()) => self.client.readdir(&dir).await,
                 Err(error) => Err(Error::local(into.display(), &error)),
             };
+            if self.archive && listed.is_ok() {
+                attributes.push((dir.clone(), into.clone()));
+            }
             let mut files = Vec::new();
             match listed {
                 Ok(entries) => {
                     copied.directories += 1;
                     for entry in entries {
                         let to = into.join(OsStr::from_bytes(&entry.name));
-                        match (dir.join(&entry.name), entry.handle.kind()) {
-                            (Ok(from), Kind::Dir) => dirs.push((from, to)),
-                            (Ok(from), kind) => files.push((from, to, kind)),
+                        match (dir.join(&entry.name), entry.handle) {
+                            (Ok(from), Handle::Dir(_)) => dirs.push((from, to)),
+                            (Ok(from), handle) => match first.get(&handle) {
+                                Some(first) => names.push((PathBuf::clone(first), to)),
+                                None => {
+                                    first.extend(self.archive.then(|| (handle, to.clone())));
+                                    files.push((from, to, handle));
+                                }
+                            },
                             (Err(error), _) => failed(&mut copied, error),
                         }
                     }
                 }
                 Err(error) => failed(&mut copied, error),
             }
-            let get = async |(from, to, kind): (FsPath, PathBuf, Kind)| match kind {
-                Kind::Symlink => self.get_link(&from, to).await,
+            let get = async |(from, to, handle): (FsPath, PathBuf, Handle)| match handle {
+                Handle::Symlink(_) => self.get_link(&from, &to).await,
                 _ => self.get_file(&from, &to).await,
             };
             // Those that have begun are ended and reported.
@@ -283,41 +312,30 @@ impl<S: Threading> Copier<S> {
                 }
             }
         }
+        for (first, to) in names.iter().take_while(|_| !over.load(Ordering::Relaxed)) {
+            match self.get_name(first, to).await {
+                Ok(one) => copied += one,
+                Err(error) => failed(&mut copied, error),
+            }
+        }
+        // Those below come first: perhaps they cannot be reached any more afterwards.
+        for (dir, into) in attributes.iter().rev().take_while(|_| !over.load(Ordering::Relaxed)) {
+            if let Err(error) = self.get_attributes(dir, into).await {
+                failed(&mut copied, error);
+            }
+        }
         copied
     }
 
-    async fn list_local(&self, dir: &Path) -> Result<Vec<(PathBuf, LocalKind)>, Error> {
-        let path = dir.to_owned();
-        let list = self.io.run(move || {
-            let mut entries = Vec::new();
-            for entry in fs::read_dir(path)? {
-                let entry = entry?;
-                let kind = entry.file_type()?;
-                let kind = match () {
-                    () if kind.is_dir() => LocalKind::Dir,
-                    () if kind.is_file() => LocalKind::File,
-                    () if kind.is_symlink() => {
-                        LocalKind::Symlink(fs::read_link(entry.path())?.into_os_string().into_vec().into())
-                    }
-                    () => LocalKind::Other,
-                };
-                entries.push((entry.path(), kind));
-            }
-            entries.sort_by(|a: &(PathBuf, _), b| a.0.cmp(&b.0));
-            Ok(entries)
-        });
-        list.await.map_err(|error| Error::local(dir.display(), &error))
+    /// Sets the attributes of a local directory.
+    async fn get_attributes(&self, dir: &FsPath, into: &Path) -> Result<(), Error> {
+        let (set, path) = (attributes::of_remote(&self.client.lookup(dir).await?.attr), into.to_owned());
+        let done = self.io.run(move || attributes::set(&fs::File::open(path)?, &set)).await;
+        done.map_err(|error| Error::local(into.display(), &error))
     }
 }
 
 /// Returns true if nothing else can succeed either.
 fn ends_all(error: &Error) -> bool {
     error.is_retryable() && error.concerns_manager()
-}
-
-enum LocalKind {
-    File,
-    Dir,
-    Symlink(BString),
-    Other,
 }

@@ -100,7 +100,7 @@ impl Porter<'_> {
         let begun = now(&self.lane.client);
         let mut copier = self.copier()?;
         copier.sync = sync;
-        let copied = copier.put_file(&source, &target).await.map_err(text)?;
+        let copied = copier.put(&source, &target).await.map_err(text)?;
         part.operation(now(&self.lane.client).since(begun), copied.bytes);
         Ok(part)
     }

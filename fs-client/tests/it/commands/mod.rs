@@ -3,8 +3,10 @@
 mod accidents;
 mod cli;
 mod control;
+mod copies;
 mod descriptors;
 mod metrics;
+mod names;
 mod put;
 mod restore;
 mod trees;

@@ -81,7 +81,7 @@ fn trees_come_back_as_they_were() {
             fs::write(source.join(name), pattern(len, len as u64)).unwrap();
         }
         let copier = Copier::new(client.clone(), 256 << 10, 3, |_| ()).unwrap();
-        let put = copier.put_tree(&source, &path("/tree")).await;
+        let put = copier.put(&source, &path("/tree")).await.unwrap();
         assert_eq!((put.files, put.directories), (5, 4));
         assert_eq!(put.bytes, files.iter().map(|(_, len)| *len as u64).sum::<u64>());
         let got = copier.get_tree(&path("/tree"), &target).await;
@@ -92,10 +92,10 @@ fn trees_come_back_as_they_were() {
         assert!(target.join("empty").is_dir());
         // A shorter file replaces a longer one completely.
         fs::write(source.join("short"), b"short").unwrap();
-        copier.put_file(&source.join("short"), &path("/tree/a/b/large")).await.unwrap();
+        copier.put(&source.join("short"), &path("/tree/a/b/large")).await.unwrap();
         copier.get_file(&path("/tree/a/b/large"), &target.join("a/b/large")).await.unwrap();
         assert_eq!(fs::read(target.join("a/b/large")).unwrap(), b"short");
-        let error = copier.put_file(&source.join("none"), &path("/x")).await.unwrap_err();
+        let error = copier.put(&source.join("none"), &path("/x")).await.unwrap_err();
         assert!(error.to_string().contains("source/none: No such file"), "{error}");
         assert_eq!(bodies::code(client.lookup(&path("/x"))).await, ErrorCode::NotFound, "nothing was created for it");
     });

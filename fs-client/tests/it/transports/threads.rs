@@ -389,8 +389,8 @@ impl Check<'_> {
     fn copies(&self, copier: &Copier<bmi::threading::AnyThread>, draft: Draft<bmi::threading::AnyThread>) {
         let (path, local) = (self.path, std::path::Path::new("/tmp"));
         is_shared(copier);
-        is_send(&copier.put_file(local, path));
-        is_send(&copier.put_tree(local, path));
+        is_send(&copier.put(local, path));
+        is_send(&copier.copy(path, path));
         is_send(&copier.get_file(path, local));
         is_send(&copier.get_tree(path, local));
         is_send(&self.client.draft(path, CreateOptions::default()));

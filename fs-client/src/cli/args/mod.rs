@@ -1,14 +1,27 @@
 //! The command line: its options and its help texts.
 
+pub(super) mod bench;
+mod mode;
+pub(super) mod names;
+mod owner;
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::{CachePolicy, FsPath, TransportChoice};
+use crate::{CachePolicy, Error, FsPath, TransportChoice};
 use bmi::{Addr, Scheme};
+use bstr::BStr;
+use clap::builder::{OsStringValueParser, TryMapValueParser, TypedValueParser, ValueParserFactory};
 use clap::{Args, Parser, Subcommand};
 
-use super::bench_args::{BENCH, Bench};
 use super::size;
+use bench::{BENCH, Bench};
+use names::Names;
+
+pub(super) use mode::ModeChange;
+pub(super) use owner::Owner;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,6 +62,16 @@ Columns:
 The counters, from hits on, begin with the start of the server. With --watch they begin with the
 line before. A datafile is one server's part of a file; pvfs stat FILE shows those of a file.";
 
+const CP: &str = "\
+Examples:
+  pvfs cp /data/a.bin /data/b.bin
+  pvfs cp /data/a.bin /data/b.bin /old    into the directory /old
+  pvfs cp -r /data/run-1 /data/run-2      a whole tree
+  pvfs cp -a -T --resume /data /backup    the same again goes on where it was interrupted
+  pvfs cp --servers 4 /data/a /data/a4    another layout; pvfs mv /data/a4 /data/a replaces the first
+
+The bytes go through this machine. A copy keeps the modification time.";
+
 /// Stores, reads and manages files in a parallel file system.
 #[derive(Debug, Parser)]
 #[command(name = "pvfs", version, about, after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
@@ -77,7 +100,7 @@ pub(crate) struct Global {
     pub(crate) timeout: Duration,
 
     /// How long to wait for a server that refuses connections, for instance while it is restarted;
-    /// ping, servers, plan, statfs and cache do not wait
+    /// ping, servers, plan, df and cache do not wait
     #[arg(long, global = true, value_name = "TIME", default_value = "5s", value_parser = size::duration_or_none)]
     pub(crate) retry_for: Duration,
 
@@ -137,36 +160,15 @@ pub(crate) enum Command {
         calibrate: bool,
     },
 
-    /// List a directory
-    #[command(after_help = "Examples:\n  pvfs ls\n  pvfs ls -l /data\n  pvfs ls -R /data")]
-    Ls {
-        /// The directory or file to list
-        #[arg(default_value = "/")]
-        path: FsPath,
-        /// Also show kind, permissions, size, strip size and number of servers
-        #[arg(long, short)]
-        long: bool,
-        /// Also list everything below
-        #[arg(long, short = 'R')]
-        recursive: bool,
-    },
-
-    /// Create directories
-    #[command(after_help = "Example:\n  pvfs mkdir -p /data/run-1/raw")]
-    Mkdir {
-        /// The directories
-        #[arg(required = true)]
-        paths: Vec<FsPath>,
-        /// Create missing parents; existing directories are not an error
-        #[arg(long, short)]
-        parents: bool,
-    },
+    #[command(flatten)]
+    Names(Names),
 
     /// Store local files; each gets its name, or replaces a file, when it is complete and on the
     /// disks
     #[command(
         after_help = "Examples:\n  pvfs put a.bin /data            into a directory that is there\n  pvfs put a.bin /data/b.bin      under another name\n  \
                       pvfs put -r src /data           a whole tree, as /data/src\n  pvfs put -r --resume src /data  what is missing of it\n  \
+                      pvfs put -a src /data           with owners, times of directories and hard links\n  \
                       tar c . | pvfs put - /all.tar   from standard input"
     )]
     Put {
@@ -191,7 +193,8 @@ pub(crate) enum Command {
     /// Fetch files to the local machine
     #[command(
         after_help = "Examples:\n  pvfs get /data/a.bin            into the current directory\n  pvfs get /data/a.bin b.bin      under another name\n  \
-                      pvfs get -r /data/src copy      a whole tree\n  pvfs get /all.tar - | tar x     to standard output"
+                      pvfs get -r /data/src copy      a whole tree\n  \
+                      pvfs get -a --resume -T /data/src copy   what is missing of it, with all attributes\n  pvfs get /all.tar - | tar x     to standard output"
     )]
     Get {
         /// The file or directory to fetch
@@ -203,6 +206,23 @@ pub(crate) enum Command {
         transfer: TransferArgs,
     },
 
+    /// Copy files within the cluster; each copy gets its name when it is complete and on the disks
+    #[command(after_help = CP)]
+    Cp {
+        /// The files; with -r also directories and symbolic links
+        #[arg(required = true)]
+        sources: Vec<FsPath>,
+        /// An existing directory, or the new name
+        target: FsPath,
+        #[command(flatten)]
+        layout: LayoutArgs,
+        #[command(flatten)]
+        transfer: TransferArgs,
+        /// Do not wait for the servers' disks; a power failure may then lose the copies
+        #[arg(long)]
+        no_sync: bool,
+    },
+
     /// Write files to standard output
     #[command(after_help = "Example:\n  pvfs cat /logs/a /logs/b | grep error")]
     Cat {
@@ -210,52 +230,6 @@ pub(crate) enum Command {
         #[arg(required = true)]
         paths: Vec<FsPath>,
     },
-
-    /// Show attributes, distribution and datafiles
-    #[command(after_help = "Example:\n  pvfs stat /data/a.bin")]
-    Stat {
-        /// The files and directories
-        #[arg(required = true)]
-        paths: Vec<FsPath>,
-    },
-
-    /// Remove files and empty directories
-    #[command(after_help = "Examples:\n  pvfs rm /data/a.bin\n  pvfs rm -r /data/run-1")]
-    Rm {
-        /// The files and directories to remove
-        #[arg(required = true)]
-        paths: Vec<FsPath>,
-        /// Remove directories with everything below them
-        #[arg(long, short)]
-        recursive: bool,
-        /// Ignore names that do not exist
-        #[arg(long, short)]
-        force: bool,
-    },
-
-    /// Rename, or move into a directory
-    #[command(
-        after_help = "Examples:\n  pvfs mv /data/a /data/b     replaces a file /data/b\n  pvfs mv /data/a /old        into the directory /old"
-    )]
-    Mv {
-        /// The file or directory to rename
-        from: FsPath,
-        /// The new name, or an existing directory
-        to: FsPath,
-    },
-
-    /// Cut a file off, or extend it with zeros
-    #[command(after_help = "Examples:\n  pvfs truncate /data/a.bin 1M\n  pvfs truncate /logs/today 0")]
-    Truncate {
-        /// The file
-        path: FsPath,
-        /// Its new size, such as 64K
-        #[arg(value_parser = size::bytes)]
-        size: u64,
-    },
-
-    /// Show used and free space on every server
-    Statfs,
 
     /// Show what the caches of the I/O servers hold, and how well they work
     #[command(after_help = CACHE)]
@@ -300,6 +274,15 @@ pub(crate) enum Command {
     Manual(cli_manual::Manual),
 }
 
+impl ValueParserFactory for FsPath {
+    type Parser = TryMapValueParser<OsStringValueParser, fn(OsString) -> Result<FsPath, Error>>;
+
+    /// Names are bytes in no particular encoding.
+    fn value_parser() -> Self::Parser {
+        OsStringValueParser::new().try_map(|text| BStr::new(text.as_bytes()).try_into())
+    }
+}
+
 /// Parses permission bits.
 fn mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o7777);
@@ -341,13 +324,18 @@ pub(crate) struct TransferArgs {
     /// Copy directories with everything below them
     #[arg(long, short)]
     pub(crate) recursive: bool,
+    /// Copy trees with modes, owners, all times, symbolic and hard links; implies -r. Owners are
+    /// left out where the local system refuses them
+    #[arg(long, short)]
+    pub(crate) archive: bool,
     /// Bytes in one request, such as 4M
     #[arg(long, value_name = "SIZE", default_value = "4M", value_parser = size::block)]
     pub(crate) block_size: u64,
     /// Number of requests in progress at the same time
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) window: u32,
-    /// Leave out files that are there already with the same size and modification time
+    /// Leave out files that are there already with the same size and modification time. So a tree
+    /// that was interrupted goes on with the files that are not complete, each from its beginning
     #[arg(long)]
     pub(crate) resume: bool,
     /// Take the target as the new name, also if it is a directory; for repeating a command whose
@@ -364,6 +352,13 @@ pub(crate) struct TransferArgs {
     pub(crate) cache_unit: Option<u32>,
 }
 
+impl TransferArgs {
+    /// Returns true if trees are copied.
+    pub(crate) fn is_recursive(&self) -> bool {
+        self.recursive || self.archive
+    }
+}
+
 #[cfg(test)]
 impl Global {
     /// Returns the options of a command in a test.
@@ -374,119 +369,4 @@ impl Global {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::CommandFactory;
-
-    use super::*;
-
-    #[test]
-    fn the_definition_is_consistent() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn pages_and_completions_have_every_command_and_option() {
-        cli_manual::check(&Cli::command(), tempfile::tempdir().unwrap().path());
-    }
-
-    #[test]
-    fn every_option_is_parsed() {
-        let values = [
-            ("manager", "tcp://h:1"),
-            ("over", "auto"),
-            ("timeout", "1s"),
-            ("path", "/a"),
-            ("paths", "/a"),
-            ("source", "/a"),
-            ("from", "/a"),
-            ("to", "/b"),
-            ("target", "/a"),
-            ("size", "1M"),
-            ("strip-size", "64K"),
-            ("retry-for", "0s"),
-            ("mode", "640"),
-            ("cache-policy", "stream"),
-            ("cache-unit", "16K"),
-            ("files", "5"),
-            ("report", "a.json"),
-            ("beside", "b=tcp://h:1"),
-            ("watch", "1s"),
-            ("transfer", "4K"),
-            ("block", "1M"),
-            ("duration", "1m"),
-            ("address", "h:1"),
-        ];
-        assert!(
-            testbed::cli::every_option::<Cli>(&values) >= 176,
-            "seven global options with each of 20 commands, and others"
-        );
-    }
-
-    #[test]
-    fn options_stand_before_or_after_the_command() {
-        for line in ["pvfs --manager tcp://h:1 --json ls -l /a", "pvfs ls --json -l /a -m tcp://h:1"] {
-            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
-            assert_eq!(cli.global.manager, Some(Addr::tcp("h", 1)));
-            assert!(cli.global.json);
-            assert!(
-                matches!(cli.command, Command::Ls { long: true, recursive: false, path } if path.to_string() == "/a")
-            );
-        }
-    }
-
-    #[test]
-    fn sizes_and_layouts() {
-        let line = "pvfs put a b /d --strip-size 64K --servers 4 --block-size 8M --window 2 --cache-unit 8K";
-        let Command::Put { sources, target, layout, transfer, .. } =
-            Cli::try_parse_from(line.split(' ')).unwrap().command
-        else {
-            panic!("put")
-        };
-        assert_eq!((sources.len(), target.to_string().as_str()), (2, "/d"));
-        assert_eq!((layout.strip_size, layout.servers), (Some(64 << 10), Some(4)));
-        assert_eq!((transfer.block_size, transfer.window), (8 << 20, 2));
-        assert_eq!((transfer.cache_policy, transfer.cache_unit), (CachePolicy::Default, Some(8 << 10)));
-    }
-
-    #[test]
-    fn the_cache_can_be_watched_with_and_without_a_number() {
-        for (line, expected) in [
-            ("pvfs cache", (None, None, None)),
-            ("pvfs cache --files", (None, Some(10), None)),
-            ("pvfs cache --files 3 --watch", (None, Some(3), Some(2.0))),
-            ("pvfs cache /a --watch 0.5", (Some("/a"), None, Some(0.5))),
-        ] {
-            let Command::Cache { path, files, watch } = Cli::try_parse_from(line.split(' ')).unwrap().command else {
-                panic!("cache")
-            };
-            let watch = watch.map(|time| time.as_secs_f64());
-            let path = path.as_ref().map(ToString::to_string);
-            assert_eq!((path.as_deref(), files, watch), expected, "{line}");
-        }
-    }
-
-    #[test]
-    fn bad_lines_say_what_is_wrong() {
-        for (line, why) in [
-            ("pvfs frobnicate", "unrecognized subcommand"),
-            ("pvfs ls a/b", "begins with '/'"),
-            ("pvfs ls -m nowhere", "scheme://host:port"),
-            ("pvfs put a /b --strip-size 0", "at least 1"),
-            ("pvfs put a /b --strip-size 64X", "64X"),
-            ("pvfs put a /b --servers 0", "0"),
-            ("pvfs put a /b --mode 888", "octal"),
-            ("pvfs ls --retry-for soon", "soon"),
-            ("pvfs ping --timeout soon", "soon"),
-            ("pvfs ping --over sim", "tcp, ib, shm and auto"),
-            ("pvfs put a /b --cache-policy mru", "scan-resistant"),
-            ("pvfs get /a b --cache-unit 5000", "4K, 8K, 16K, 32K or 64K"),
-            ("pvfs cache /a --files", "cannot be used with"),
-            ("pvfs viewdist", "required"),
-            ("pvfs mv /a", "required"),
-        ] {
-            let error = Cli::try_parse_from(line.split(' ')).unwrap_err();
-            assert_eq!(error.exit_code(), 2, "{line}");
-            assert!(error.to_string().contains(why), "{line}: {error}");
-        }
-    }
-}
+mod tests;

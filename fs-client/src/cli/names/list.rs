@@ -1,28 +1,15 @@
-//! Commands on names and servers: `ping ls mkdir stat rm mv truncate statfs`.
+//! Commands that show names with their attributes: `ls stat`.
 
-use std::collections::BTreeSet;
 use std::fmt::Display;
 
-use crate::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, Latency, RemoveKind, Stat};
-use bstr::BStr;
+use crate::{Client, DirEntry, ErrorCode, FsPath, Handle, Kind, Stat};
 use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
-use super::output::{Output, show_mode, show_time};
-use super::size;
+use super::walk::AT_ONCE;
+use crate::cli::output::{Output, show_mode, show_time};
+use crate::cli::size;
 use crate::program::{Stop, printable};
-
-/// Number of attribute requests in progress at the same time.
-const STATS_AT_ONCE: usize = 32;
-
-pub(crate) async fn ping(client: &Client, count: u32, output: &mut Output) -> Result<(), Stop> {
-    output.servers("servers", client.latencies(count).await, |output, server, Latency { least, sum }| {
-        let (least, mean) = (least.as_secs_f64() * 1e6, sum.as_secs_f64() * 1e6 / f64::from(count));
-        output.line(format!("{server}: best {least:.1} µs, mean {mean:.1} µs of {count}"));
-        json!({ "server": server, "best_us": least, "mean_us": mean, "count": count })
-    });
-    Ok(())
-}
 
 pub(crate) async fn ls(
     client: &Client,
@@ -79,7 +66,7 @@ async fn list(
         return Ok(());
     }
     let get = async |(entry, path): (&DirEntry, &FsPath)| client.getattr(path, entry.handle).await;
-    let mut stats = stream::iter(entries.iter().zip(&paths)).map(get).buffered(STATS_AT_ONCE);
+    let mut stats = stream::iter(entries.iter().zip(&paths)).map(get).buffered(AT_ONCE);
     let mut index = 0;
     while let Some(stat) = stats.next().await {
         let (entry, path) = (&entries[index], &paths[index]);
@@ -206,95 +193,4 @@ pub(crate) async fn stat(client: &Client, paths: &[FsPath], output: &mut Output)
     }
     output.field("files", json!(all));
     Ok(())
-}
-
-pub(crate) async fn mkdir(client: &Client, paths: &[FsPath], parents: bool, output: &mut Output) -> Result<(), Stop> {
-    let mut made = Vec::new();
-    for path in paths {
-        let result = if parents { client.mkdir_all(path).await } else { client.mkdir(path).await.map(drop) };
-        match result {
-            Ok(()) => made.push(path.to_string()),
-            Err(error) => output.failure(error),
-        }
-    }
-    output.field("made", json!(made));
-    Ok(())
-}
-
-pub(crate) async fn rm(
-    client: &Client,
-    paths: &[FsPath],
-    recursive: bool,
-    force: bool,
-    output: &mut Output,
-) -> Result<(), Stop> {
-    let mut removed = Vec::new();
-    for path in paths {
-        if path.is_root() {
-            output.failure("remove /: the root directory cannot be removed");
-            continue;
-        }
-        let result = if recursive { client.remove_all(path).await } else { client.remove(path, RemoveKind::Any).await };
-        match result {
-            Ok(()) => removed.push(path.to_string()),
-            Err(error) if force && error.code() == ErrorCode::NotFound => {}
-            Err(error) => output.failure(error),
-        }
-    }
-    output.field("removed", json!(removed));
-    Ok(())
-}
-
-pub(crate) async fn mv(client: &Client, from: &FsPath, to: &FsPath, output: &mut Output) -> Result<(), Stop> {
-    let to = into_dir(client, to, from.name()).await?;
-    client.rename(from, &to).await?;
-    output.fields(&json!({ "from": from.to_string(), "to": to.to_string() }))
-}
-
-pub(crate) async fn truncate(client: &Client, path: &FsPath, size: u64, output: &mut Output) -> Result<(), Stop> {
-    client.truncate(path, size).await?;
-    output.fields(&json!({ "path": path.to_string(), "size": size }))
-}
-
-/// Returns `target/name` if the target is an existing directory, else the target itself.
-pub(crate) async fn into_dir(client: &Client, target: &FsPath, name: Option<&BStr>) -> Result<FsPath, Stop> {
-    let is_dir = match client.lookup(target).await {
-        Ok(entry) => entry.handle.dir().is_some(),
-        Err(error) if error.code() == ErrorCode::NotFound => false,
-        Err(error) => return Err(error.into()),
-    };
-    Ok(match name {
-        Some(name) if is_dir => target.join(name)?,
-        _ => target.clone(),
-    })
-}
-
-pub(crate) async fn statfs(client: &Client, output: &mut Output) -> Result<(), Stop> {
-    let space = client.statfs().await?;
-    let (mut capacity, mut free) = (0u64, 0u64);
-    // Servers may share a disk.
-    let mut disks = BTreeSet::new();
-    let servers = space.servers.into_iter().map(|server| (server.server, server.result));
-    output.servers("servers", servers, |output, server, stat| {
-        if disks.insert(stat.disk) {
-            capacity = capacity.saturating_add(stat.capacity);
-            free = free.saturating_add(stat.free);
-        }
-        let (total, left) = (size::show_bytes(stat.capacity), size::show_bytes(stat.free));
-        output.line(format!("{server}: {left} free of {total}, {} datafiles", stat.datafiles));
-        json!({
-            "server": server, "capacity": stat.capacity, "free": stat.free, "datafiles": stat.datafiles,
-            "disk": format!("{:016x}", stat.disk),
-        })
-    });
-    let manager = space.manager;
-    let (total, left) = (size::show_bytes(capacity), size::show_bytes(free));
-    output.line(format!("{}: {} files, {} directories", client.manager(), manager.files, manager.dirs));
-    let disks = if disks.len() == 1 { "1 disk".to_owned() } else { format!("{} disks", disks.len()) };
-    output.line(format!("all: {left} free of {total} on {disks}"));
-    output.fields(&json!({
-        "nameless_files": manager.nameless, "orphaned_datafiles": manager.orphans,
-        "prepared_datafiles": manager.prepared, "files": manager.files, "directories": manager.dirs,
-        "capacity": capacity, "free": free,
-    }))
 }

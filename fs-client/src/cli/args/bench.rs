@@ -8,7 +8,7 @@ use bmi::Addr;
 use bmi_report::output::ReportArgs;
 use clap::{Args, Subcommand};
 
-use super::size;
+use crate::cli::size;
 
 pub(super) const BENCH: &str = "\
 Examples:
