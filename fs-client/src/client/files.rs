@@ -1,17 +1,17 @@
 //! What a client knows about the files that it has open, holds or writes.
 //!
-//! **Why.** The manager keeps a file whose last name is gone as long as a client holds it, and knows
-//! the size of a file if it knows who writes it ([`Content`]). So a client says when it begins and
-//! when it ends. What ends is said later, for many files at once.
+//! **Why.** The manager keeps a file whose last name is gone as long as a client holds it, and
+//! knows the size of a file if it knows who writes it ([`Content`]). So a client says when it
+//! begins and when it ends. What ends is said later, for many files at once.
 //!
 //! **Invariants**
 //! 1. While the end of something is said, nothing of the same file begins: the end would be that of
 //!    the new one.
-//! 2. A file is in the table as long as it is open here, or the manager may count it as held by this
-//!    client.
+//! 2. A file is in the table as long as it is open here, or the manager may count it as held by
+//!    this client.
 //! 3. A client that has said that it writes no more does not write before it has said that it
-//!    begins. It says that only when all its writes have ended: a write that failed, or was dropped,
-//!    may still be under way.
+//!    begins. It says that only when all its writes have ended: a write that failed, or was
+//!    dropped, may still be under way.
 
 use std::collections::BTreeMap;
 

@@ -18,8 +18,8 @@ use crate::path::FsPath;
 /// How often a client looks whether the manager was restarted: several times in the minute that it
 /// has to say again what it holds.
 const LOOKED_AFTER: Duration = Duration::from_secs(10);
-/// How long servers may take to tell the sizes of files that were written. Meanwhile these cannot be
-/// opened.
+/// How long servers may take to tell the sizes of files that were written. Meanwhile these cannot
+/// be opened.
 const ANSWERED: Duration = Duration::from_millis(500);
 /// How long releases wait for others, to be sent with them.
 const GATHERED: Duration = Duration::from_millis(250);

@@ -189,9 +189,9 @@ pub enum ManagerRequest {
         /// The place to look up.
         place: Place,
     },
-    /// Lists a directory sorted by name (by bytes), one page at a time. Answered by `Entries`, or by
-    /// `Listing`. For the next page, ask again with the last name, until there are no more. Entries
-    /// that exist during the whole listing are listed exactly once.
+    /// Lists a directory sorted by name (by bytes), one page at a time. Answered by `Entries`, or
+    /// by `Listing`. For the next page, ask again with the last name, until there are no more.
+    /// Entries that exist during the whole listing are listed exactly once.
     Readdir {
         /// The directory to list.
         dir: DirHandle,

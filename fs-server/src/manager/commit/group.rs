@@ -17,7 +17,6 @@ use fs_proto::{
     DatafileHandle, ErrorCode, Existing, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody, RequestId, codec,
 };
 
-use super::lookups::TOO_MANY;
 use crate::manager::Fault;
 use crate::manager::tables::{
     Birth, CLIENTS, Candidate, Change, Dedup, Holds, NewFile, Pools, Publication, Unplaced, Wanted, placement,
@@ -206,7 +205,7 @@ impl Group {
                     return Err(FsError::new(ErrorCode::Invalid, "only a new file is held").into());
                 }
                 if *hold && !situation.holds.has_room(client) {
-                    return Err(FsError::new(ErrorCode::Busy, TOO_MANY).into());
+                    return Err(FsError::new(ErrorCode::Busy, Holds::TOO_MANY).into());
                 }
                 let new = NewFile { place, birth, strip_size, default_strip, servers, existing, client };
                 let entry = change.create(new, |created, wanted| situation.place(created, wanted, avoid))?;

@@ -28,9 +28,6 @@ use crate::lock::lock;
 use crate::manager::Fault;
 use crate::manager::tables::{Held, Holds, names};
 
-/// The detail of an error.
-pub(super) const TOO_MANY: &str = "this client holds too many files";
-
 /// The metadata as of a commit.
 pub(in crate::manager) type View = Arc<ReadTransaction>;
 
@@ -115,7 +112,7 @@ impl Lookups {
             match self.holds.hold(file.0, client) {
                 Held::Yes => return Ok(()),
                 Held::Removed => committed.await,
-                Held::TooMany => return Err(FsError::new(ErrorCode::Busy, TOO_MANY)),
+                Held::TooMany => return Err(FsError::new(ErrorCode::Busy, Holds::TOO_MANY)),
             }
         }
     }

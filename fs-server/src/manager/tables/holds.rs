@@ -20,7 +20,8 @@
 //!    waits for the end of the group.
 //! 2. It is durable which clients have holds. If there were any when a start of the manager begins,
 //!    every file counts as held by [`NOBODY`] for some time: the clients say again what they hold.
-//! 3. A client holds at most [`MOST`] files, and those that it creates in the group that reaches it.
+//! 3. A client holds at most [`MOST`] files, and those that it creates in the group that reaches
+//!    it.
 //! 4. The lock is held for a look or for one change, and nobody takes another lock meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,6 +89,9 @@ impl State {
 }
 
 impl Holds {
+    /// The detail of the error of a client that would hold more than it may.
+    pub(in crate::manager) const TOO_MANY: &str = "this client holds too many files";
+
     /// A start of the manager begins, with what earlier ones have left. Returns the clients that
     /// had holds.
     pub(in crate::manager) fn begin(&self, transaction: &ReadTransaction, now: Time) -> Result<BTreeSet<u128>, Fault> {
