@@ -40,6 +40,7 @@ Examples:
   bmi-perf here --test tokio-read,tokio-write              programs on tokio, beside plain sockets
   bmi-perf here --test tokio-read,tokio-write --peers tonic    and beside tonic
   bmi-perf here --over shm --peers ucx,libfabric           beside programs of other libraries
+  bmi-perf here --interface polled,c --test latency,rate --peers python    in Rust, in C and in Python
   bmi-perf here --sample                                   one line a row: what `cargo xtask compare` reads
   bmi-perf run 198.18.0.1 --test latency,bandwidth --size 8..1M*8 --html report.html"
 )]

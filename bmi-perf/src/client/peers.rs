@@ -1,6 +1,7 @@
 //! Programs of other libraries, measured beside this one on the same host: `ucx_perftest`,
 //! `fi_pingpong`, and the programs of `perftest`, where they are installed; `bmi-perf-tonic`, where
-//! it was built (`bmi-perf/tonic`). A program is looked for beside this one, and in the `PATH`.
+//! it was built (`bmi-perf/tonic`); `bmi-perf-python`, which comes with the Python package. A
+//! program is looked for beside this one, and in the `PATH`.
 //!
 //! **How.** A program runs as a server and as a client. That takes most of a second, so it is done
 //! only in every [`EVERY`]th round. Where a library has several settings, the best of them counts.
@@ -8,7 +9,8 @@
 //! **Other conditions.** These programs use one buffer again and again, and do not write it. Over
 //! shared memory its lines stay in the receiver's cache, so they look too good. Each counts what is
 //! in flight in its own way. So their rows are baselines of which little is claimed. The calls over
-//! tonic are those of [`crate::work`]'s tasks; a process warms up for a part of its time.
+//! tonic are those of [`crate::work`]'s tasks; a process warms up for a part of its time. Python has
+//! calls and no messages: a reply comes for each of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,6 +47,8 @@ pub(crate) enum Peer {
     Perftest,
     /// `bmi-perf-tonic`: calls of programs on tokio, over TCP.
     Tonic,
+    /// `bmi-perf-python`: calls of this library's Python package.
+    Python,
 }
 
 type Settings = &'static [(&'static str, &'static str)];
@@ -72,6 +76,7 @@ impl Peer {
             Peer::Libfabric => "libfabric",
             Peer::Perftest => "perftest",
             Peer::Tonic => "tonic",
+            Peer::Python => "python",
         }
     }
 
@@ -82,6 +87,7 @@ impl Peer {
         let is_plain = case.waiting == Waiting::Polling && is_alone;
         match self {
             Peer::Tonic if is_alone && case.test.has_tasks() && case.station.over == Over::Tcp => Some(tonic(case)),
+            Peer::Python if is_alone && over != Over::Ib => python(case),
             _ if !is_plain => None,
             Peer::Ucx if over != Over::Ib => ucx(case),
             Peer::Libfabric if over != Over::Ib => libfabric(case),
@@ -186,6 +192,21 @@ fn tonic(case: &Case) -> Run {
         Some([of(2)?, of(3)?])
     };
     Run { program: "bmi-perf-tonic", args, settings: vec![&[]], figure, cost }
+}
+
+fn python(case: &Case) -> Option<Run> {
+    let test = match case.test {
+        Test::Latency => "latency",
+        Test::Rate => "rate",
+        _ => return None,
+    };
+    let over = if case.station.over == Over::Shm { "shm" } else { "tcp" };
+    let figure = |printed: &str, case: &Case| {
+        let scale = if case.test == Test::Latency { 1e-6 } else { 1.0 };
+        Some(scale * printed.trim().parse::<f64>().ok()?)
+    };
+    let args = words(&format!("{test} {over} {} {} {}", case.size, case.depth, number(case).min(5000)));
+    Some(Run { program: "bmi-perf-python", args, settings: vec![&[]], figure, cost: unknown })
 }
 
 fn unknown(_: &str) -> Option<[Cost; 2]> {
@@ -325,6 +346,8 @@ mod tests {
         let bw = " #bytes #iterations peak average\n 64 1000 49.10 48.00 0.78\n";
         assert_eq!(figure(Peer::Perftest, &over(Over::Ib, Test::WriteBandwidth), bw), Some(48.0 * MIB));
         assert_eq!(figure(Peer::Perftest, &over(Over::Ib, Test::Latency), "nothing"), None);
+        assert_eq!(figure(Peer::Python, &over(Over::Shm, Test::Latency), "27.50\n"), Some(27.5e-6));
+        assert_eq!(figure(Peer::Python, &over(Over::Tcp, Test::Rate), "9100\n"), Some(9100.0));
         let calls = Case { waiting: Waiting::Sleeping, ..over(Over::Tcp, Test::TokioWrite) };
         let printed = "7945.5 calls/s 74.5 51 us 2 1.5 switches\n";
         assert_eq!(figure(Peer::Tonic, &calls, printed), Some(7945.5));
@@ -341,6 +364,7 @@ mod tests {
         assert!(Peer::Perftest.run(&over(Over::Shm, Test::Latency)).is_none());
         assert!(Peer::Libfabric.run(&over(Over::Shm, Test::ReadBandwidth)).is_none());
         assert!(Peer::Tonic.run(&over(Over::Tcp, Test::Latency)).is_none());
+        assert!(Peer::Python.run(&over(Over::Tcp, Test::Bandwidth)).is_none());
         assert!(Peer::Tonic.run(&over(Over::Shm, Test::TokioRead)).is_none());
         let sleeping = Case { waiting: Waiting::Sleeping, ..over(Over::Shm, Test::Latency) };
         assert!(Peer::Ucx.run(&sleeping).is_none());
