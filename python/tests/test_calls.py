@@ -133,6 +133,8 @@ def test_a_call_without_an_answer_ends_in_time() -> None:
 
 
 def test_ctrl_c_ends_a_wait() -> None:
+    # A shell has its commands in the background ignore it, and Python then leaves that so.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with bmi.Server("tcp://127.0.0.1:0") as server, bmi.Client(server.addrs) as client:
         calls: List[Any] = []
 
@@ -146,6 +148,7 @@ def test_ctrl_c_ends_a_wait() -> None:
         with pytest.raises(KeyboardInterrupt):
             client.call(b"", timeout=60)
         arrived.join()
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_answer_to_a_call_is_given_once() -> None:

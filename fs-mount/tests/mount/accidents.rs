@@ -42,6 +42,16 @@ fn until_waiting(process: &Process) {
     });
 }
 
+/// Waits until a process has a handler for a signal.
+fn until_handled(process: &Process, signal: Signal) {
+    let status = format!("/proc/{}/status", process.id());
+    let handled = |line: &str| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok();
+    wait("it handles the signal", || {
+        let status = fs::read_to_string(&status).unwrap_or_default();
+        status.lines().find_map(handled).is_some_and(|set| set & (1 << (signal.as_raw() - 1)) != 0)
+    });
+}
+
 #[test]
 fn a_process_that_waits_for_a_server_can_be_killed() {
     for options in ["hard,timeo=10m", "soft,timeo=10m"] {
@@ -92,9 +102,10 @@ fn open_files_need_no_manager() {
 fn a_hard_mount_waits_and_goes_on_and_a_handled_signal_disturbs_nothing() {
     let world = stopped("hard,timeo=1s");
     let mut writer = start(world.at(), "dd if=/dev/zero of=f bs=64k count=4 conv=notrunc,fsync");
+    // `dd` opens the file before it handles the signal, for which the I/O servers are not needed.
+    until_handled(&writer, Signal::USR1);
     until_waiting(&writer);
     for _ in 0..3 {
-        // `dd` handles it.
         writer.signal(Signal::USR1);
     }
     testbed::process::sleep(std::time::Duration::from_millis(1500));
