@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -24,10 +25,13 @@ LONGEST_REQUEST = 4096
 END = b"end"
 
 
+# Where the socket of shared memory is.
+FOLDER = f"{tempfile.gettempdir()}/bmi-perf-python-{os.getuid()}"
+
+
 def address(over: str, host: str) -> str:
     """Returns where the server listens."""
-    socket = f"{tempfile.gettempdir()}/bmi-perf-python-{os.getuid()}"
-    return f"shm://{socket}" if over == "shm" else f"tcp://{host}:{PORT}"
+    return f"shm://{FOLDER}/socket" if over == "shm" else f"tcp://{host}:{PORT}"
 
 
 def serve(at: str) -> None:
@@ -69,7 +73,10 @@ def main(args: Optional[Sequence[str]] = None) -> None:
     test, over, size, depth, count, *host = sys.argv[1:] if args is None else args
     at = address(over, host[0] if host else "127.0.0.1")
     if not host:
-        return serve(at)
+        serve(at)
+        if over == "shm":
+            shutil.rmtree(FOLDER, ignore_errors=True)
+        return
     is_long = int(size) > LONGEST_REQUEST
     request, data = (b"long", bytes(int(size))) if is_long else (bytes(int(size)), None)
     if test == "latency":
@@ -78,6 +85,10 @@ def main(args: Optional[Sequence[str]] = None) -> None:
         print(f"{asyncio.run(rate(at, request, data, int(count), int(depth))):.0f}")
     with bmi.Client(at) as client:
         client.call(END)
+    # Whoever has started the server may end it now: until it has tidied up, a second at most.
+    for _ in range(100):
+        if over == "shm" and os.path.exists(FOLDER):
+            time.sleep(0.01)
 
 
 if __name__ == "__main__":
