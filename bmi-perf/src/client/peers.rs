@@ -9,8 +9,8 @@
 //! **Other conditions.** These programs use one buffer again and again, and do not write it. Over
 //! shared memory its lines stay in the receiver's cache, so they look too good. Each counts what is
 //! in flight in its own way. So their rows are baselines of which little is claimed. The calls over
-//! tonic are those of [`crate::work`]'s tasks; a process warms up for a part of its time. Python has
-//! calls and no messages: a reply comes for each of them.
+//! tonic are those of [`crate::work`]'s tasks; a process warms up for a part of its time. Python
+//! has calls and no messages: a reply comes for each of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
