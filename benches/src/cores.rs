@@ -107,19 +107,37 @@ impl Row {
 /// The first error of a client, a wrong byte, or the error of a server that does not start.
 pub fn rows(scale: Scale) -> Result<Vec<Row>, Failed> {
     let mut rows = Vec::new();
-    for (machine, waiting) in MACHINES {
+    for machine in MACHINES {
         for bytes in [SMALL, LARGE] {
             for direction in [Direction::Read, Direction::Write] {
-                let mut first = None;
-                for &cores in scale.cores() {
-                    let one = One { machine, waiting, direction, bytes, cores };
-                    let (requests, load) = one.run(scale.times(bytes))?;
-                    let row = one.row(requests, &load, scale.times(bytes).1);
-                    let alone = *first.get_or_insert(row.requests_per_s);
-                    rows.push(Row { speed_up: row.requests_per_s / alone, ..row });
-                }
+                rows.extend(rows_of(scale, machine, bytes, direction)?);
             }
         }
+    }
+    Ok(rows)
+}
+
+/// Runs the first part of the experiment: one machine, and small reads.
+///
+/// # Errors
+/// Those of [`rows`].
+pub fn first_rows(scale: Scale) -> Result<Vec<Row>, Failed> {
+    rows_of(scale, MACHINES[0], SMALL, Direction::Read)
+}
+
+fn rows_of(
+    scale: Scale,
+    (machine, waiting): (&'static str, Waiting),
+    bytes: usize,
+    direction: Direction,
+) -> Result<Vec<Row>, Failed> {
+    let mut rows: Vec<Row> = Vec::new();
+    for &cores in scale.cores() {
+        let one = One { machine, waiting, direction, bytes, cores };
+        let (requests, load) = one.run(scale.times(bytes))?;
+        let row = one.row(requests, &load, scale.times(bytes).1);
+        let alone = rows.first().map_or(row.requests_per_s, |first| first.requests_per_s);
+        rows.push(Row { speed_up: row.requests_per_s / alone, ..row });
     }
     Ok(rows)
 }

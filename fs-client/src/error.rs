@@ -183,6 +183,11 @@ impl Error {
         self.0.failures.iter().any(is_manager)
     }
 
+    /// Returns true if no server is still at it: all have answered, or were not asked.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.failures.iter().all(|failure| failure.source.is_none() && !failure.code.is_retryable())
+    }
+
     /// Combines several failures of one operation.
     ///
     /// # Panics

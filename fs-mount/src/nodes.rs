@@ -32,10 +32,14 @@ struct Node {
     /// The attributes that were read last.
     known: Attr,
     is_listed: bool,
+    /// When its attributes were read, or it was closed.
+    touched: u64,
 }
 
 struct Table {
     nodes: BTreeMap<u64, Node>,
+    /// Counts what sets [`Node::touched`].
+    clock: u64,
 }
 
 /// The nodes.
@@ -44,7 +48,7 @@ pub(crate) struct Nodes(Mutex<Table>);
 impl Nodes {
     /// Creates the table with the root, which the kernel never forgets.
     pub(crate) fn new() -> Nodes {
-        let table = Table { nodes: BTreeMap::new() };
+        let table = Table { nodes: BTreeMap::new(), clock: 0 };
         let nodes = Nodes(Mutex::new(table));
         nodes.learn(ROOT, Handle::Dir(DirHandle::ROOT), Attr::default(), false);
         nodes
@@ -58,20 +62,36 @@ impl Nodes {
         self.with(|table| table.nodes.get_mut(&node).map(f)).ok_or(Errno::STALE)
     }
 
+    /// Returns the time by the clock of the nodes.
+    pub(crate) fn clock(&self) -> u64 {
+        self.with(|table| table.clock)
+    }
+
+    /// Returns true if more may be known about a node than the manager said at `clock`: it was
+    /// looked at or closed since, or, if the answer is for an earlier request, is open.
+    pub(crate) fn is_newer(&self, node: u64, clock: u64, is_earlier: bool) -> bool {
+        let is_newer = |node: &mut Node| node.touched > clock || is_earlier && node.opens > 0;
+        self.node(node, is_newer).unwrap_or(false)
+    }
+
     /// The kernel is told of an object in a directory: by a look at a name, or in a listing.
     pub(crate) fn learn(&self, dir: u64, handle: Handle, known: Attr, is_listed: bool) {
         self.with(|table| {
-            let fresh = Node { handle, dir, lookups: 0, opens: 0, file: None, held: None, known, is_listed };
+            let touched = table.tick();
+            let fresh = Node { handle, dir, lookups: 0, opens: 0, file: None, held: None, known, is_listed, touched };
             let node = table.nodes.entry(handle.raw()).or_insert(fresh);
             node.lookups += 1;
-            (node.dir, node.known, node.is_listed) = (dir, known, is_listed);
+            (node.dir, node.known, node.is_listed, node.touched) = (dir, known, is_listed, touched);
         });
     }
 
     /// The attributes of a node were read.
     pub(crate) fn note(&self, node: u64, known: Attr) {
-        // It may have been forgotten meanwhile.
-        let _ = self.node(node, |node| node.known = known);
+        self.with(|table| {
+            let touched = table.tick();
+            // It may have been forgotten meanwhile.
+            table.nodes.get_mut(&node).into_iter().for_each(|node| (node.known, node.touched) = (known, touched));
+        });
     }
 
     /// The kernel forgets that it was told of a node, so many times.
@@ -126,8 +146,9 @@ impl Nodes {
     /// A file was closed.
     pub(crate) fn closed(&self, node: u64) {
         let ended = self.with(|table| {
+            let touched = table.tick();
             let known = table.nodes.get_mut(&node)?;
-            known.opens = known.opens.saturating_sub(1);
+            (known.opens, known.touched) = (known.opens.saturating_sub(1), touched);
             let ended = (known.opens == 0).then(|| (known.file.take(), known.held.take()));
             table.sweep(node);
             ended
@@ -138,6 +159,11 @@ impl Nodes {
 }
 
 impl Table {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
     /// Removes a node that nobody knows any more.
     fn sweep(&mut self, node: u64) {
         if self.nodes.get(&node).is_some_and(|node| node.lookups == 0 && node.opens == 0) {
@@ -151,6 +177,25 @@ mod tests {
     use fs_client::FileHandle;
 
     use super::*;
+
+    /// Of a page that served several requests the kernel got sizes that were older than its own.
+    #[test]
+    fn an_earlier_answer_is_not_newer_than_what_was_done_since() {
+        let nodes = Nodes::new();
+        nodes.learn(ROOT, Handle::File(FileHandle(6)), Attr::default(), false);
+        let is_newer = |clock| [false, true].map(|is_earlier| nodes.is_newer(6, clock, is_earlier));
+        let before = nodes.clock();
+        assert_eq!(is_newer(before), [false, false]);
+        nodes.note(6, Attr::default());
+        assert_eq!(is_newer(before), [true, true]);
+        assert_eq!(is_newer(nodes.clock()), [false, false]);
+        nodes.node(6, |node| node.opens = 1).unwrap();
+        assert_eq!(is_newer(nodes.clock()), [false, true], "it is open");
+        let before = nodes.clock();
+        nodes.closed(6);
+        assert_eq!(is_newer(before), [true, true]);
+        assert!(!nodes.is_newer(7, 0, true), "the kernel does not know it");
+    }
 
     #[test]
     fn nodes_end_when_the_kernel_forgets_them() {

@@ -10,13 +10,17 @@
 //! 2. A file is in the table as long as it is open here, or the manager may count it as held by
 //!    this client.
 //! 3. A client that has said that it writes no more does not write before it has said that it
-//!    begins. It says that only when all its writes have ended: a write that failed, or was
-//!    dropped, may still be under way.
+//!    begins. It says that only when all its writes have ended. A write that was dropped, or that
+//!    no server has answered, may still be under way: its file stays in the table, and is not
+//!    closed.
+//! 4. The answer to a create says that this client writes. It may come late, when the file was
+//!    found by its name and used. So what this client seems to write, without knowing why, it does
+//!    not close while it waits for such an answer.
 
 use std::collections::BTreeMap;
 
 use bmi::hooks::mutated;
-use fs_proto::limits::MAX_CLOSED;
+use fs_proto::limits::{MAX_CLOSED, MAX_RELEASED};
 use fs_proto::{Content, FileHandle, Layout};
 use tokio::sync::Notify;
 
@@ -37,6 +41,8 @@ struct Table {
     files: BTreeMap<FileHandle, FileState>,
     /// There is somebody who says what has ended.
     is_kept: bool,
+    /// Files that are being created here.
+    creating: usize,
 }
 
 /// Whether a client may write to a file.
@@ -71,6 +77,9 @@ struct FileState {
     layout: Option<Layout>,
     /// What has ended is being said.
     is_ending: bool,
+    /// The manager counts this client as the writer, perhaps because of a create that is not
+    /// answered yet.
+    is_doubtful: bool,
 }
 
 impl FileState {
@@ -85,7 +94,12 @@ impl FileState {
 
     /// It is not used, and all its writes have ended: the manager may be told how it is.
     fn is_to_be_closed(&self) -> bool {
-        !self.is_used() && self.right == Right::Said && self.writing == 0
+        !self.is_used() && self.right == Right::Said && self.is_settled()
+    }
+
+    /// This client knows of all its writes that they have ended.
+    fn is_settled(&self) -> bool {
+        !self.is_doubtful && self.writing == 0 || mutated("client/unknown-write-forgotten")
     }
 
     fn note(&mut self, size: u64) {
@@ -102,6 +116,31 @@ pub(crate) enum Beginning {
     Unsaid,
     /// First something else is said about the file.
     Ending,
+}
+
+/// A file that is being created. If this is dropped before the answer, the file may be there all
+/// the same.
+pub(crate) struct Creating<'a>(&'a Files);
+
+impl Creating<'_> {
+    /// This client has created the file, which it has opened, and may hold. Returns false if the
+    /// end of something else is being said, perhaps that of the hold.
+    pub(crate) fn created(self, file: FileHandle, is_held: bool) -> bool {
+        self.0.with(file, |state| {
+            if !state.is_ending {
+                (state.right, state.is_doubtful) = (Right::Said, false);
+            }
+            state.is_held |= is_held;
+            state.holds += usize::from(is_held);
+            !state.is_ending
+        })
+    }
+}
+
+impl Drop for Creating<'_> {
+    fn drop(&mut self) {
+        self.0.table.with(|table| table.creating -= 1);
+    }
 }
 
 /// A file whose use has ended, as far as this client knows.
@@ -146,7 +185,8 @@ impl Table {
             return false;
         }
         let is_due = state.is_to_be_released() || self.is_kept && state.is_to_be_closed();
-        if !is_due && !state.is_used() {
+        let may_be_written = state.writing > 0 && !mutated("client/unknown-write-forgotten");
+        if !is_due && !state.is_used() && !may_be_written {
             self.files.remove(&file);
         }
         is_due
@@ -176,26 +216,27 @@ impl Files {
     }
 
     /// A file was opened, of which this is known.
-    pub(crate) fn opened(&self, file: FileHandle, content: Content, layout: &Layout) {
-        self.with(file, |state| {
+    pub(crate) fn opened(&self, file: FileHandle, content: Content, layout: &Layout, this_client: u128) {
+        self.table.with(|table| {
+            let state = table.files.entry(file).or_default();
             state.open += 1;
             match content {
                 Content::Recorded(size) => state.note(size),
                 Content::Shared if !state.is_ending => state.right = Right::Shared,
                 // That this client writes is believed only if it is known here: it may have ended.
+                Content::Written { client, .. } if client == this_client && state.right == Right::Unsaid => {
+                    state.is_doubtful |= table.creating > 0 && !state.is_ending;
+                }
                 _ => {}
             }
             state.layout.get_or_insert_with(|| layout.clone());
         });
     }
 
-    /// This client has created the file that it has opened, and may hold it.
-    pub(crate) fn created(&self, file: FileHandle, is_held: bool) {
-        self.with(file, |state| {
-            state.right = Right::Said;
-            state.is_held = is_held;
-            state.holds += usize::from(is_held);
-        });
+    /// A file is being created.
+    pub(crate) fn creating(&self) -> Creating<'_> {
+        self.table.with(|table| table.creating += 1);
+        Creating(self)
     }
 
     /// A file that was opened is no longer used.
@@ -219,12 +260,13 @@ impl Files {
         self.end(file, |state| state.holds -= 1);
     }
 
-    /// Begins a write, if the manager knows that this client writes.
-    pub(crate) fn begin_write(&self, file: FileHandle) -> Beginning {
+    /// Begins a write, if the manager knows that this client writes, or learns it by the write
+    /// itself.
+    pub(crate) fn begin_write(&self, file: FileHandle, says_it: bool) -> Beginning {
         self.with(file, |state| match state.right {
             _ if state.is_ending => Beginning::Ending,
-            Right::Unsaid => Beginning::Unsaid,
-            Right::Said | Right::Shared => {
+            Right::Unsaid if !says_it => Beginning::Unsaid,
+            _ => {
                 state.writing += 1;
                 Beginning::Begun
             }
@@ -241,9 +283,16 @@ impl Files {
         self.table.with(|table| table.files.get(&file).map_or((None, 0), |state| (state.recorded_size, state.noted)))
     }
 
-    /// Notes a size before it is recorded, so that a write from now on withdraws it.
-    pub(crate) fn note_size(&self, file: FileHandle, size: u64) {
-        self.table.with(|table| table.files.get_mut(&file).into_iter().for_each(|state| state.note(size)));
+    /// Notes a size before it is recorded, so that a write from now on withdraws it. Returns false
+    /// if it must not be recorded, because a write may be under way.
+    pub(crate) fn note_size(&self, file: FileHandle, size: u64) -> bool {
+        self.with(file, |state| {
+            let is_settled = state.is_settled();
+            if is_settled {
+                state.note(size);
+            }
+            is_settled
+        })
     }
 
     /// Takes what the manager has answered to a question or a change that began when `noted` sizes
@@ -258,20 +307,28 @@ impl Files {
         });
     }
 
-    /// Begins to say what has ended, of as many files as fit into a request.
+    /// Begins to say what has ended, of as many files as fit into a request. What was not written
+    /// comes first: it waits for no I/O server.
     pub(crate) fn ending(&self) -> Ending<'_> {
         let ended = self.table.with(|table| {
             let is_kept = table.is_kept;
-            let due = table.files.iter_mut().filter(|(_, state)| {
-                !state.is_ending && (state.is_to_be_released() || is_kept && state.is_to_be_closed())
-            });
-            due.take(MAX_CLOSED)
-                .map(|(file, state)| {
-                    state.is_ending = true;
-                    let written = state.layout.clone().filter(|_| is_kept && state.is_to_be_closed());
-                    Ended { file: *file, is_held: state.is_to_be_released(), written }
-                })
-                .collect()
+            let mut begin = |is_written: bool, most: usize| -> Vec<Ended> {
+                let due = table.files.iter_mut().filter(|(_, state)| {
+                    let is_to_be_closed = is_kept && state.is_to_be_closed();
+                    !state.is_ending && is_to_be_closed == is_written && (is_written || state.is_to_be_released())
+                });
+                due.take(most)
+                    .map(|(file, state)| {
+                        state.is_ending = true;
+                        let written = state.layout.clone().filter(|_| is_written);
+                        Ended { file: *file, is_held: state.is_to_be_released(), written }
+                    })
+                    .collect()
+            };
+            match begin(false, MAX_RELEASED) {
+                none if none.is_empty() => begin(true, MAX_CLOSED),
+                released => released,
+            }
         });
         Ending { files: self, ended, is_done: false }
     }
@@ -279,5 +336,48 @@ impl Files {
     /// Returns what is held.
     pub(crate) fn held(&self) -> Vec<FileHandle> {
         self.table.with(|table| table.files.iter().filter(|(_, state)| state.is_held).map(|(file, _)| *file).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fs_proto::{DatafileHandle, Distribution};
+
+    use super::*;
+
+    const FILE: FileHandle = FileHandle(6);
+
+    /// The answer to a create came after the file had been found by its name, written and closed:
+    /// it was then written without a word.
+    #[test]
+    fn what_is_being_created_is_not_closed_before_the_answer() {
+        let files = Files::default();
+        files.keep();
+        let layout = Layout::new(Distribution::simple_stripe(4096, 1).unwrap(), vec![(0, DatafileHandle(7))]).unwrap();
+        let written = Content::Written { client: 1, starts: 0 };
+        let write = || {
+            files.opened(FILE, written, &layout, 1);
+            if matches!(files.begin_write(FILE, false), Beginning::Unsaid) {
+                files.learn(FILE, 0, None, Some(Right::Said));
+                assert!(matches!(files.begin_write(FILE, false), Beginning::Begun));
+            }
+            files.write_ended(FILE);
+            files.closed(FILE);
+        };
+        let creating = files.creating();
+        write();
+        assert!(files.ending().ended.is_empty());
+        files.opened(FILE, written, &layout, 1);
+        assert!(creating.created(FILE, true));
+        assert!(matches!(files.begin_write(FILE, false), Beginning::Begun), "the answer says so");
+        files.write_ended(FILE);
+        files.closed(FILE);
+        files.hold_ended(FILE);
+        let ending = files.ending();
+        assert!(ending.ended.iter().all(|ended| ended.is_held && ended.written.is_some()));
+        assert_eq!(ending.ended.len(), 1);
+        drop(ending);
+        write();
+        assert_eq!(files.ending().ended.len(), 1, "nothing is being created");
     }
 }

@@ -1,6 +1,5 @@
 //! A client (`handle`), what it knows of files that it uses (`files`, `sizes`), and what it asks
-//! about servers (`servers`). What is done with names and with data is
-//! in the rooms above.
+//! about servers (`servers`). What is done with names and with data is in the rooms above.
 
 mod answers;
 mod files;

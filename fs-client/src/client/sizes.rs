@@ -2,6 +2,8 @@
 //! the I/O servers do.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::Duration;
 
 use bmi::hooks::mutated;
 use bmi::threading::Threading;
@@ -10,7 +12,7 @@ use fs_proto::{
     DatafileHandle, Entry, ErrorCode, Extent, FileHandle, Handle, IodReply, IodRequest, Layout, ManagerReply,
     ManagerRequest, PendingTruncate, ReplyBody,
 };
-use futures_util::future::join_all;
+use futures_util::future::{Either, join_all, select};
 
 use super::files::{Beginning, Right};
 use super::handle::Client;
@@ -31,6 +33,13 @@ impl<S: Threading> Writing<'_, S> {
     /// The servers have answered, or were not asked.
     pub(crate) fn ended(self) {
         self.client.inner().files.write_ended(self.file);
+    }
+
+    /// Ends like this, unless a server may still be at it.
+    pub(crate) fn end<T>(self, result: &Result<T, Error>) {
+        if result.as_ref().err().is_none_or(Error::is_over) {
+            self.ended();
+        }
     }
 }
 
@@ -57,13 +66,18 @@ impl<S: Threading> Client<S> {
 
     /// Begins a write to an open file. The first one is said to the manager.
     pub(crate) async fn begin_write(&self, file: FileHandle) -> Result<Writing<'_, S>, Error> {
+        self.begin(file, false).await
+    }
+
+    /// Begins a write to an open file, of which the manager learns by itself if `says_it`.
+    async fn begin(&self, file: FileHandle, says_it: bool) -> Result<Writing<'_, S>, Error> {
         let files = &self.inner().files;
-        if let Beginning::Begun = files.begin_write(file) {
+        if let Beginning::Begun = files.begin_write(file, says_it) {
             return Ok(Writing { client: self, file });
         }
         loop {
             let said = files.said.notified();
-            match files.begin_write(file) {
+            match files.begin_write(file, says_it) {
                 Beginning::Begun => return Ok(Writing { client: self, file }),
                 Beginning::Ending => said.await,
                 Beginning::Unsaid => {
@@ -79,8 +93,15 @@ impl<S: Threading> Client<S> {
 
     /// Sets the length of a file of several servers. For the manager, this client writes then.
     pub(crate) async fn truncate_all(&self, file: FileHandle, size: u64) -> Result<(), Error> {
+        let writing = self.begin(file, true).await?;
         let (_, noted) = self.inner().files.recorded_size(file);
-        let reply = self.ask_manager(ManagerRequest::Truncate { file, size }).await?;
+        let reply = match self.ask_manager(ManagerRequest::Truncate { file, size }).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                writing.end(&Err::<(), _>(error.clone()));
+                return Err(error);
+            }
+        };
         self.inner().files.learn(file, noted, None, Some(Right::Said));
         let ManagerReply::Truncation(pending) = reply else { return Err(self.odd(reply.into())) };
         let failures = pending.into_iter().map(|PendingTruncate { iod, error, .. }| {
@@ -95,7 +116,11 @@ impl<S: Threading> Client<S> {
             Failure::at(server.unwrap_or_else(|| self.manager().clone()), ErrorCode::Unfinished, text)
         });
         let failures: Vec<Failure> = failures.collect();
-        if failures.is_empty() { Ok(()) } else { Err(Error::combined(failures)) }
+        if !failures.is_empty() {
+            return Err(Error::combined(failures));
+        }
+        writing.ended();
+        Ok(())
     }
 
     /// Returns the changes of a file's size that servers have not carried out.
@@ -108,14 +133,16 @@ impl<S: Threading> Client<S> {
 
     /// Records the size of a complete file that only this client writes, and has open.
     pub(crate) async fn record_size(&self, file: FileHandle, size: u64) -> Result<(), Error> {
-        self.inner().files.note_size(file, size);
-        self.ask_done(ManagerRequest::RecordSize { file, size }).await
+        match self.inner().files.note_size(file, size) {
+            true => self.ask_done(ManagerRequest::RecordSize { file, size }).await,
+            false => Ok(()),
+        }
     }
 
     /// Asks the I/O servers for the extents of files, with one request for each server as far as
-    /// the datafiles fit into it. `None` for a file of which a server has not answered, or has
-    /// answered with an error.
-    pub(crate) async fn extents(&self, layouts: &[&Layout]) -> Vec<Option<Extent>> {
+    /// the datafiles fit into it. `None` for a file of which a server has not answered `within` a
+    /// time, or has answered with an error.
+    pub(crate) async fn extents(&self, layouts: &[&Layout], within: Option<Duration>) -> Vec<Option<Extent>> {
         let mut servers: BTreeMap<u32, Vec<(usize, usize, DatafileHandle)>> = BTreeMap::new();
         for (file, layout) in layouts.iter().enumerate() {
             for (index, (iod, datafile)) in layout.datafiles().iter().enumerate() {
@@ -126,7 +153,15 @@ impl<S: Threading> Client<S> {
             layouts.iter().map(|layout| vec![None; layout.datafiles().len()]).collect();
         let asked = servers.into_iter().map(async |(iod, items)| {
             let datafiles: Vec<DatafileHandle> = items.iter().map(|(.., datafile)| *datafile).collect();
-            (items, self.sizes_at(iod, &datafiles).await)
+            let sizes = pin!(self.sizes_at(iod, &datafiles));
+            let sizes = match within {
+                None => sizes.await,
+                Some(within) => match select(sizes, pin!(self.endpoint().sleep(within))).await {
+                    Either::Left((sizes, _)) => sizes,
+                    Either::Right(_) => Vec::new(),
+                },
+            };
+            (items, sizes)
         });
         for (items, sizes) in join_all(asked).await {
             for ((file, index, _), size) in items.into_iter().zip(sizes) {

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bmi::hooks::mutated;
 use bmi::paths::Direction;
 use bmi::threading::{AnyThread, OneThread, Threading};
 use fs_proto::{
@@ -109,7 +110,7 @@ impl<S: Threading> File<S> {
     ) -> File<S> {
         let unsynced = Unsynced::new(servers.len());
         let written_sizes = Locked::new(vec![0; servers.len()]);
-        client.inner().files.opened(handle, content, &layout);
+        client.inner().files.opened(handle, content, &layout, client.inner().options.id);
         let advice = Advice::new(servers.len());
         let views = ViewCache::default();
         let own = client.clone();
@@ -202,11 +203,15 @@ impl<S: Threading> File<S> {
     }
 
     /// Says to the manager that this client is going to write, as its first write does. Afterwards
-    /// the file can be written while the manager does not answer.
+    /// the file can be written while the manager does not answer. A size that is recorded stays:
+    /// only a write withdraws it.
     ///
     /// # Errors
     /// Those of every request.
     pub async fn begin_write(&self) -> Result<(), Error> {
+        if self.client.recorded_size(self.handle()).is_some() && !mutated("client/size-withdrawn-by-an-open") {
+            return Ok(());
+        }
         let begun = self.client.begin_write(self.handle()).await;
         begun.map(Writing::ended).map_err(|error| error.during(format!("open {} for writing", self.path())))
     }

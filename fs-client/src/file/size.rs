@@ -111,11 +111,10 @@ impl<S: Threading> File<S> {
         }
         let writing = self.client.begin_write(self.handle()).await.map_err(during)?;
         let truncate = |_, datafile| Some(IodRequest::Truncate { datafile, size });
-        match self.ask_all(Resend::Never, truncate, written).await {
-            Ok(_) => {
-                writing.ended();
-                Ok(())
-            }
+        let truncated = self.ask_all(Resend::Never, truncate, written).await;
+        writing.end(&truncated);
+        match truncated {
+            Ok(_) => Ok(()),
             Err(error) => Err(during(self.explain(error).await)),
         }
     }

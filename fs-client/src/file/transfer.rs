@@ -201,12 +201,13 @@ impl<S: Threading> File<S> {
 
     async fn write_regions(&self, regions: &[Region], memory: MemList) -> Result<(), Error> {
         let writing = self.client.begin_write(self.handle()).await?;
-        let plan = self.ready(Direction::Write, regions, memory).await?;
-        match self.run(&plan).await {
-            Ok(_) => {
-                writing.ended();
-                Ok(())
-            }
+        let written = match self.ready(Direction::Write, regions, memory).await {
+            Ok(plan) => self.run(&plan).await,
+            Err(error) => Err(error),
+        };
+        writing.end(&written);
+        match written {
+            Ok(_) => Ok(()),
             Err(error) => Err(self.explain(error).await),
         }
     }

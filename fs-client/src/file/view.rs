@@ -269,9 +269,9 @@ impl<S: Threading> File<S> {
         joining: Option<&dyn Joining>,
     ) -> Result<(), Error> {
         let writing = self.client.begin_write(self.handle()).await?;
-        self.move_view(Direction::Write, view, offset, memory, joining).await?;
-        writing.ended();
-        Ok(())
+        let written = self.move_view(Direction::Write, view, offset, memory, joining).await;
+        writing.end(&written);
+        written.map(drop)
     }
 
     /// Returns the most bytes of the stream in a window.

@@ -60,14 +60,14 @@ impl<S: Threading> Draft<S> {
     /// unchanged, unless the manager did not answer.
     pub async fn publish(&self, how: Publish) -> Result<(), Error> {
         let (client, handle) = (self.file.client(), self.file.handle());
-        let Publish { inherit, mode, mtime_ns, size, replace } = how;
+        let Publish { inherit, mode, mtime_ns, mut size, replace } = how;
         let during = |error: Error| error.during(format!("publish {}", self.path()));
         if let Some(size) = size {
             self.file.check_complete(size).await.map_err(during)?;
         }
         let place = self.file.path().place();
+        size = size.filter(|size| client.inner().files.note_size(handle, *size));
         let request = ManagerRequest::Publish { file: handle, place, inherit, mode, mtime_ns, size, replace };
-        size.into_iter().for_each(|size| client.inner().files.note_size(handle, size));
         if mutated("client/draft-abandoned-when-it-is-published") {
             return client.ask_done(ManagerRequest::Abandon { file: handle }).await;
         }

@@ -102,12 +102,8 @@ impl<S: Threading> Client<S> {
             }
             let written = ending.ended.iter().filter_map(|ended| Some((ended.file, ended.written.as_ref()?)));
             let (files, layouts): (Vec<FileHandle>, Vec<&Layout>) = written.unzip();
-            let (asked, soon) = (pin!(self.extents(&layouts)), pin!(self.endpoint().sleep(ANSWERED)));
-            let extents = match select(asked, soon).await {
-                Either::Left((extents, _)) => extents,
-                // Whoever wants to know the sizes asks the servers.
-                Either::Right(_) => Vec::new(),
-            };
+            // Who wants to know the others asks the servers.
+            let extents = self.extents(&layouts, Some(ANSWERED)).await;
             let files: Vec<(FileHandle, Extent)> =
                 files.into_iter().zip(extents).filter_map(|(file, extent)| Some((file, extent?))).collect();
             if !files.is_empty() {

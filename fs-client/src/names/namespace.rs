@@ -5,7 +5,8 @@
 //!    has the whole limit.
 //! 2. A request that changes the namespace is executed once, even if the connection is lost before
 //!    the reply.
-//! 3. The manager is never in the data path. The sizes of files come from the I/O servers.
+//! 3. The manager is never in the data path. It knows the sizes of files only while nobody writes
+//!    them ([`Content`](fs_proto::Content)). Others come from the I/O servers.
 
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use fs_proto::{
     Attr, BString, DirEntry, DirHandle, Entry, ErrorCode, Existing, Extent, Handle, Kind, Layout, ListEntry,
     ManagerReply, ManagerRequest, PendingTruncate, RemoveKind, Replace, SetAttr,
 };
+use futures_util::future::join_all;
 
 use super::draft::Draft;
 use super::held::Held;
@@ -91,11 +93,18 @@ impl<S: Threading> Client<S> {
     /// Creates a file where nothing is, and opens and holds it ([`Client::hold`]), in one request.
     /// Also returns it as it is at the manager.
     ///
+    /// If the future is dropped, or the manager does not answer in time, the file may be there, and
+    /// is held as long as this client lives: only the answer says which one it is.
+    ///
     /// # Errors
     /// As [`Client::create`], and `Busy` as [`Client::hold`].
     pub async fn create_held(&self, path: &FsPath, options: CreateOptions) -> Result<(Held<S>, File<S>, Entry), Error> {
-        let (file, entry) = self.create_as(path, options, Existing::Refuse, true).await?;
-        Ok((Held::of(self, file.handle()), file, entry))
+        let (file, entry, is_counted) = self.create_as(path, options, Existing::Refuse, true).await?;
+        let held = Held::of(self, file.handle());
+        if !is_counted {
+            self.hold(&FsPath::of(file.handle())).await?;
+        }
+        Ok((held, file, entry))
     }
 
     /// Creates a file without a name. When it is complete, [`Draft::publish`] gives it the name
@@ -115,25 +124,29 @@ impl<S: Threading> Client<S> {
         Ok(Draft::new(self.create_as(path, options, Existing::Replace, false).await?.0))
     }
 
+    /// Creates a file and opens it. Also returns it as it is at the manager, and whether a hold of
+    /// it is surely counted there.
     async fn create_as(
         &self,
         path: &FsPath,
         options: CreateOptions,
         existing: Existing,
         hold: bool,
-    ) -> Result<(File<S>, Entry), Error> {
+    ) -> Result<(File<S>, Entry, bool), Error> {
         let CreateOptions { strip_size, servers, mode, hints, owner, .. } = options;
         let (uid, gid) = owner.unwrap_or(self.owner());
         let place = path.place();
         let avoid = self.inner().connections.avoided();
         let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing, hold };
         let during = |error: Error| error.during(format!("create {path}"));
+        let start = self.inner().connections.start_of(self.manager());
+        let creating = (existing != Existing::Open).then(|| self.inner().files.creating());
         let entry = self.ask_entry(request).await.map_err(during)?;
         let file = self.file(path, entry.clone()).await.map_err(during)?.hinting(hints);
-        if existing != Existing::Open {
-            self.inner().files.created(file.handle(), hold);
-        }
-        Ok((file, entry))
+        // A manager that was started meanwhile remembers the answer, and no hold.
+        let is_same = self.inner().connections.start_of(self.manager()) == start;
+        let is_counted = creating.is_none_or(|creating| creating.created(file.handle(), hold)) && is_same;
+        Ok((file, entry, is_counted))
     }
 
     /// Keeps a connection to the manager, so that it keeps the files without a name. Never returns.
@@ -244,23 +257,27 @@ impl<S: Threading> Client<S> {
     /// asked only for files that may be being written, and each of them once for all of these, as
     /// far as they fit into a request.
     pub async fn attributes(&self, entries: &[Entry]) -> Vec<Result<Attr, Error>> {
+        let found = self.attributes_by(entries, None).await.into_iter().zip(entries);
+        let found = found.map(async |(found, entry)| match found {
+            Some(attr) => Ok(attr),
+            // By itself, to find out why.
+            None => Box::pin(self.stat_of(&FsPath::of(entry.handle), entry.clone())).await.map(|stat| stat.attr),
+        });
+        join_all(found).await
+    }
+
+    /// Returns the attributes of what entries describe, like [`Client::attributes`], of all that
+    /// servers answer `within` a time.
+    pub async fn attributes_within(&self, entries: &[Entry], within: Duration) -> Vec<Option<Attr>> {
+        self.attributes_by(entries, Some(within)).await
+    }
+
+    async fn attributes_by(&self, entries: &[Entry], within: Option<Duration>) -> Vec<Option<Attr>> {
         let unknown = entries.iter().filter(|entry| entry.known_attr().is_none());
         let layouts: Vec<&Layout> = unknown.filter_map(|entry| entry.layout.as_ref()).collect();
-        let mut extents = self.extents(&layouts).await.into_iter();
-        let mut found = Vec::with_capacity(entries.len());
-        for entry in entries {
-            found.push(match entry.known_attr() {
-                Some(attr) => Ok(attr),
-                None => match extents.next().flatten() {
-                    Some(extent) => Ok(entry.attr_with(extent)),
-                    // By itself, to find out why.
-                    None => {
-                        Box::pin(self.stat_of(&FsPath::of(entry.handle), entry.clone())).await.map(|stat| stat.attr)
-                    }
-                },
-            });
-        }
-        found
+        let mut extents = self.extents(&layouts, within).await.into_iter();
+        let mut asked = |entry: &Entry| extents.next().flatten().map(|extent| entry.attr_with(extent));
+        entries.iter().map(|entry| entry.known_attr().or_else(|| asked(entry))).collect()
     }
 
     /// Returns the handle of what is at a path.

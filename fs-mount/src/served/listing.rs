@@ -5,18 +5,21 @@
 //!    again if it is read from the beginning.
 //! 2. Attributes that come with a listing are those that the servers answer soon. A server that
 //!    does not answer keeps no one from the names.
+//! 3. A page of the manager's serves several requests of the kernel. The kernel takes attributes
+//!    for those of the moment of its request: a size that is older than what was written meanwhile
+//!    would cut the file off in its cache. So of an earlier page it gets only the attributes of
+//!    what is not open here, and was not looked at since, and none after [`BELIEVED`].
 
-use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 
+use bmi::Time;
 use fs_client::{DirEntry, Entry, ReadDir};
 use fs_proto::{Kind, ListEntry};
-use futures_util::future::{Either, select};
 use rustix::io::Errno;
 use tokio::sync::Mutex;
 
 use super::attributes::attr_of;
-use super::{PAUSE, SOON, Served, mode_of};
+use super::{BELIEVED, PAUSE, SOON, Served, mode_of};
 use crate::errors::errno;
 use crate::fuse::{Args, Attr, Listing, Reply};
 
@@ -31,10 +34,19 @@ pub(super) struct OpenDir(Mutex<Entries>);
 #[derive(Default)]
 struct Entries {
     known: Vec<DirEntry>,
-    /// All that the manager knew about the last ones.
-    page: Vec<Entry>,
+    page: Page,
     /// How it goes on. `None` before it was begun, and at its end.
     more: Option<ReadDir<bmi::threading::AnyThread>>,
+}
+
+/// All that the manager knew about the last names of a listing.
+#[derive(Default)]
+struct Page {
+    entries: Vec<Entry>,
+    /// When it was asked.
+    asked: Time,
+    /// By the [clock](crate::nodes::Nodes::clock) of the nodes.
+    clock: u64,
 }
 
 /// Returns the names of a page.
@@ -81,6 +93,7 @@ impl Served {
                 listing.add(name, dir, mode, place)
             };
         }
+        let mut is_earlier = true;
         loop {
             let at = (place - 2) as usize;
             let rest = entries.known.get(at..).unwrap_or_default();
@@ -88,16 +101,22 @@ impl Served {
                 if !self.read_on(&mut entries, is_plus).await? {
                     break;
                 }
+                is_earlier = false;
                 continue;
             }
             let rest = &rest[..rest.len().min((room / LEAST_ENTRY) as usize).max(1)];
+            let Page { entries: page, asked, clock } = &entries.page;
+            let is_old = is_earlier && self.client.endpoint().now().since(*asked) > BELIEVED;
             // Of an earlier part, which is read again, the kernel gets the names.
-            let page = (at + entries.page.len()).checked_sub(entries.known.len());
-            let page = page.and_then(|from| entries.page.get(from..)).unwrap_or_default();
-            let attrs = if is_plus { self.attrs(&page[..rest.len().min(page.len())]).await } else { Vec::new() };
+            let from = (at + page.len()).checked_sub(entries.known.len()).filter(|_| !is_old);
+            let page = from.and_then(|from| page.get(from..)).unwrap_or_default();
+            let page = &page[..rest.len().min(page.len())];
+            let attrs = self.client.attributes_within(page, SOON).await;
             let before = place;
             for (at, entry) in rest.iter().enumerate() {
-                let attr = is_plus.then(|| attrs.get(at).copied().flatten());
+                let attr = attrs.get(at).copied().flatten();
+                let attr = attr.filter(|_| !self.nodes.is_newer(entry.handle.raw(), *clock, is_earlier));
+                let attr = is_plus.then(|| attr.map(|attr| attr_of(entry.handle, &attr)));
                 if !self.add(&mut listing, node, entry, attr, place + 1) {
                     return Ok(listing.reply());
                 }
@@ -123,28 +142,11 @@ impl Served {
         is_added
     }
 
-    /// Returns the attributes of objects, of each that is known soon.
-    async fn attrs(&self, entries: &[Entry]) -> Vec<Option<Attr>> {
-        let known = |entry: &Entry| Some(attr_of(entry.handle, &entry.known_attr()?));
-        let mut attrs: Vec<Option<Attr>> = entries.iter().map(known).collect();
-        let unknown: Vec<usize> = (0..entries.len()).filter(|at| attrs[*at].is_none()).collect();
-        if unknown.is_empty() {
-            return attrs;
-        }
-        let asked: Vec<Entry> = unknown.iter().map(|at| entries[*at].clone()).collect();
-        let soon = pin!(self.client.endpoint().sleep(SOON));
-        if let Either::Left((found, _)) = select(pin!(self.client.attributes(&asked)), soon).await {
-            for (at, found) in unknown.into_iter().zip(found) {
-                attrs[at] = found.ok().map(|attr| attr_of(entries[at].handle, &attr));
-            }
-        }
-        attrs
-    }
-
     /// Reads one page more. Returns false at the end.
     async fn read_on(&self, entries: &mut Entries, is_plus: bool) -> Result<bool, Errno> {
         let Some(more) = &mut entries.more else { return Ok(false) };
         loop {
+            let (asked, clock) = (self.client.endpoint().now(), self.nodes.clock());
             let page = match is_plus {
                 true => more.next_listing().await.map(|page| page.map(|page| (named(&page), objects(page)))),
                 false => more.next_page().await.map(|page| page.map(|page| (page, Vec::new()))),
@@ -152,7 +154,7 @@ impl Served {
             match page {
                 Ok(Some((names, page))) => {
                     entries.known.extend(names);
-                    entries.page = page;
+                    entries.page = Page { entries: page, asked, clock };
                     return Ok(true);
                 }
                 Ok(None) => {

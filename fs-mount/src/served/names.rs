@@ -1,7 +1,9 @@
 //! Names: looking at them, making, moving and removing them.
 
 use bmi::threading::AnyThread;
-use fs_client::{CreateOptions, Entry, FsPath, Handle, Held, Kind, RemoveKind, Replace, SharedFile};
+use fs_client::{CreateOptions, Entry, Error, FsPath, Handle, Held, Kind, RemoveKind, Replace, SharedFile};
+use fs_proto::ErrorCode;
+use futures_util::FutureExt;
 use rustix::io::Errno;
 
 use super::attributes::attr_of;
@@ -90,7 +92,8 @@ impl Served {
         Ok(self.made(request.node, &entry))
     }
 
-    /// Creates a file where nothing is.
+    /// Creates a file where nothing is. The answer is waited for by a task of its own: a hold whose
+    /// create was dropped, because its process was killed, would last as long as the mount.
     async fn make_file(
         &self,
         request: &Request,
@@ -99,7 +102,12 @@ impl Served {
     ) -> Result<(Held<AnyThread>, SharedFile, Entry), Errno> {
         let (mode, owner) = self.owned(request, mode, false)?;
         let options = CreateOptions { mode, owner: Some(owner), ..CreateOptions::default() };
-        self.ask(|| self.client.create_held(place, options)).await
+        self.ask(|| {
+            let (client, place) = (self.client.clone(), place.clone());
+            let created = tokio::spawn(async move { client.create_held(&place, options).await });
+            created.map(|ended| ended.unwrap_or_else(|error| Err(Error::new(ErrorCode::Io, error.to_string()))))
+        })
+        .await
     }
 
     /// Creates a file and opens it. Opens one that is there, unless that was excluded.

@@ -4,6 +4,7 @@ use std::task::{Context, Waker};
 
 use bmi_core::AnyThread;
 use bmi_core::runtime::Runtime;
+use futures_util::FutureExt;
 
 use crate::rpc::GRACE;
 use crate::rpc::wire::{Place, REPLY_HEAD, ReplyHead};
@@ -46,7 +47,7 @@ pub(super) async fn acknowledge(call: Incoming<AnyThread>, options: Options) -> 
 
 /// Sends an answer, although whoever asks for it may be dropped.
 pub(super) fn detach(answer: impl Future<Output = Result<(), Error>> + Send + 'static) {
-    let mut answer = Box::pin(answer);
+    let mut answer = answer.boxed();
     // Most end at once. If it fails, the client finds out.
     let ended = answer.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     if ended.is_pending()

@@ -144,7 +144,7 @@ impl<H: Handler> Calls<H> {
                 let options = Options::by(deadline);
                 // What is kept has a place already, so there are no more of these than places.
                 if self.shared.kept.has(peer, number) {
-                    self.runtime.spawn(async move { shared.kept.fetch(call, number, options).await });
+                    self.start(async move { shared.kept.fetch(call, number, options).await });
                 } else {
                     self.aside(peer, async move { shared.kept.fetch(call, number, options).await });
                 }
@@ -198,7 +198,7 @@ impl<H: Handler> Calls<H> {
     fn aside(self: &Arc<Self>, peer: PeerId, answer: impl Future<Output = ()> + Send + 'static) {
         let Some(aside) = Aside::of(self, peer) else { return };
         let running = Running::of(&self.shared);
-        self.runtime.spawn(async move {
+        self.start(async move {
             answer.await;
             drop((aside, running));
         });
@@ -226,7 +226,13 @@ impl<H: Handler> Calls<H> {
     }
 
     fn spawn(&self, begun: Begun<H>) {
-        self.runtime.spawn(run(begun));
+        self.start(run(begun));
+    }
+
+    /// Starts a task. All have one type, whatever the handler's is. Otherwise a program would have
+    /// the runtime's code for tasks a dozen times for each of its handlers.
+    fn start(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task.boxed());
     }
 
     /// Runs the handler of a call until it waits, and then in a task.
@@ -236,7 +242,7 @@ impl<H: Handler> Calls<H> {
             self.apart.store(apart - 1, Ordering::Relaxed);
             return self.spawn(begun);
         }
-        let mut handling = Box::pin(run(begun));
+        let mut handling = run(begun).boxed();
         let since = Instant::now();
         // The task polls again, with a waker of its own.
         let ended = handling.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
@@ -267,7 +273,7 @@ impl<H: Handler> Calls<H> {
         waiting.iter().for_each(|_| self.shared.metrics.refused(ErrorKind::Refused));
         // At most as many as may wait.
         let running = Running::of(&self.shared);
-        self.runtime.spawn(async move {
+        self.start(async move {
             let down = || Error::new(ErrorKind::Refused, "the server is shutting down");
             join_all(waiting.into_iter().map(|arrival| refuse(arrival.call, down()))).await;
             drop(running);

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bmi_core::runtime::{Instant, Runtime, host, timeout};
+use futures_util::FutureExt;
 use tokio::sync::Semaphore;
 
 pub use self::call::Call;
@@ -125,12 +126,12 @@ impl Server {
             return Err(Error::new(ErrorKind::Invalid, "this server serves already").during("serve"));
         }
         let calls = Arc::new(Calls::new(Arc::clone(&self.shared), runtime.clone(), handler));
-        let accepting = runtime.spawn(Arc::clone(&calls).accept(handle.clone()));
+        let accepting = runtime.spawn(Arc::clone(&calls).accept(handle.clone()).boxed());
         let shared = Arc::clone(&self.shared);
         shared.watch.serves(true);
-        runtime.spawn(async move { shared.watch.run(&handle, &shared.streams).await });
+        runtime.spawn(async move { shared.watch.run(&handle, &shared.streams).await }.boxed());
         let refuses = Arc::clone(&calls);
-        let refusing = runtime.spawn(async move { refuses.refuse_at_the_end().await });
+        let refusing = runtime.spawn(async move { refuses.refuse_at_the_end().await }.boxed());
         let tasks = [&accepting, &refusing].map(|task| task.abort_handle());
         let _stop = Stop { shared: Arc::clone(&self.shared), calls, tasks };
         // It ends when the endpoints are closed.

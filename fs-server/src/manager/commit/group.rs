@@ -207,7 +207,7 @@ impl Group {
                 if *hold && !situation.holds.has_room(client) {
                     return Err(FsError::new(ErrorCode::Busy, Holds::TOO_MANY).into());
                 }
-                let new = NewFile { place, birth, strip_size, default_strip, servers, existing, client };
+                let new = NewFile { place, birth, strip_size, default_strip, servers, existing, by: *id };
                 let entry = change.create(new, |created, wanted| situation.place(created, wanted, avoid))?;
                 if let (true, Some(file)) = (*hold, entry.handle.file()) {
                     change.hold(client, file)?;
@@ -231,21 +231,21 @@ impl Group {
                 ManagerReply::Done
             }
             ManagerRequest::Truncate { file, size } => {
-                change.truncate(client, *file, *size)?;
+                change.truncate(*id, *file, *size)?;
                 ManagerReply::Done
             }
             ManagerRequest::RecordSize { file, size } => {
-                change.record_size(*file, client, *size)?;
+                change.record_size(*file, *id, *size)?;
                 ManagerReply::Done
             }
             ManagerRequest::BeginWrite { file } => {
                 if !mutated("manager/recorded-size-kept") {
-                    change.begin_write(*file, client)?;
+                    change.begin_write(*file, *id)?;
                 }
                 ManagerReply::Done
             }
             ManagerRequest::Close { files } => {
-                change.close(files, client)?;
+                change.close(files, *id)?;
                 ManagerReply::Done
             }
             ManagerRequest::Setattr { handle, set } => ManagerReply::Entry(change.setattr(*handle, set)?),

@@ -254,7 +254,7 @@ impl Handler for RollCall {
 #[cfg(test)]
 mod tests {
     use bmi::Addr;
-    use fs_proto::{ClusterId, DatafileHandle, Existing, Place, StoreId, handle_number};
+    use fs_proto::{ClusterId, DatafileHandle, Existing, Place, RequestId, StoreId, handle_number};
 
     use super::*;
     use crate::manager::tables::{Birth, Change, NewFile, names};
@@ -291,12 +291,12 @@ mod tests {
                 default_strip: 4096,
                 servers: 0,
                 existing,
-                client: 1,
+                by: RequestId { client: 1, seq: 1 },
             };
             let place = Place::root("file");
             let file = change.create(new(&place, Existing::Refuse), datafiles).unwrap();
             change.create(new(&place, Existing::Replace), datafiles).unwrap();
-            change.record_size(file.handle.file().unwrap(), 1, 77).unwrap();
+            change.record_size(file.handle.file().unwrap(), RequestId { client: 1, seq: 2 }, 77).unwrap();
         }
         transaction.open_table(ORPHANS).unwrap().insert((0, 5), ()).unwrap();
         transaction.open_table(POOLS).unwrap().insert((0, 5), 4).unwrap();

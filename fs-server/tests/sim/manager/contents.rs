@@ -96,7 +96,8 @@ fn a_size_is_not_known_any_more_when_an_io_server_was_started() {
     });
 }
 
-/// A write that was dropped may still be under way, and may make the file longer.
+/// A write that was dropped may still be under way, and may make the file longer. Opened and closed
+/// again, the file was closed with the size of that moment.
 #[test]
 fn a_file_with_a_write_of_unknown_fate_is_not_closed() {
     run(3, async |_, _, [one, two, _]| {
@@ -112,6 +113,80 @@ fn a_file_with_a_write_of_unknown_fate_is_not_closed() {
         drop((held, file));
         one.endpoint().sleep(HEARD).await;
         assert_eq!(known(two, "file").await, None);
+        write(&one.open(&path("file")).await.unwrap(), 0, 10).await;
+        one.endpoint().sleep(HEARD).await;
+        assert_eq!(known(two, "file").await, None);
+    });
+}
+
+/// A write that no server has begun counted as under way for ever.
+#[test]
+fn a_file_with_a_write_that_was_refused_is_closed() {
+    run(5, async |_, _, [one, two, _]| {
+        let (held, file) = new_file(one, "file").await;
+        write(&file, 0, 10).await;
+        let too_far = file.write_at(fs_proto::limits::MAX_OFFSET, &Memory::from(pattern(10, 1))).await;
+        assert_eq!(too_far.unwrap_err().code(), ErrorCode::TooLarge);
+        drop((held, file));
+        one.endpoint().sleep(HEARD).await;
+        assert_eq!(known(two, "file").await.unwrap().size, 10);
+    });
+}
+
+/// The end of an earlier use was said while the file was being truncated, with the size before.
+#[test]
+fn a_file_is_truncated_while_it_is_closed() {
+    let options = ClusterOptions { commit_time: Duration::from_millis(100), ..options(2) };
+    run_with(6, options, async |_, _, [one, two, _]| {
+        one.endpoint().sleep(HEARD).await;
+        drop(new_file(one, "file").await);
+        for round in 1..40 {
+            one.endpoint().sleep(Duration::from_millis(10 * round)).await;
+            let file = one.open(&path("file")).await.unwrap();
+            file.set_len(1000 * round).await.unwrap();
+            assert_eq!(known(two, "file").await, None, "round {round}");
+        }
+        one.endpoint().sleep(HEARD).await;
+        assert_eq!(known(two, "file").await.unwrap().size, 39_000);
+    });
+}
+
+/// To open a file for writing withdrew its recorded size, though nothing was written.
+#[test]
+fn a_recorded_size_stays_until_something_is_written() {
+    run(7, async |_, _, [one, two, _]| {
+        let (held, file) = new_file(one, "file").await;
+        write(&file, 0, 10).await;
+        file.record_size(10).await.unwrap();
+        drop((held, file));
+        let file = two.open(&path("file")).await.unwrap();
+        file.begin_write().await.unwrap();
+        assert_eq!(one.lookup(&path("file")).await.unwrap().recorded_size(), Some(10));
+        write(&file, 10, 1).await;
+        assert_eq!(one.lookup(&path("file")).await.unwrap().recorded_size(), None);
+    });
+}
+
+/// A server that did not answer left a whole page without sizes.
+#[test]
+fn the_sizes_that_servers_answer_are_there_without_the_others() {
+    run(8, async |_, cluster, [one, two, _]| {
+        let options = CreateOptions { servers: 1, ..CreateOptions::default() };
+        let mut files = Vec::new();
+        for at in 0..8 {
+            files.push(one.create(&path(&format!("{at}")), options).await.unwrap());
+            write(&files[at], 0, 100).await;
+        }
+        cluster.iod_node(0).crash(&mut Loss::everything());
+        let mut entries = Vec::new();
+        for file in &files {
+            entries.push(two.lookup(&FsPath::of(file.handle())).await.unwrap());
+        }
+        let is_there = |entry: &fs_client::Entry| entry.layout.as_ref().unwrap().datafiles()[0].0 == 1;
+        let expected: Vec<Option<u64>> = entries.iter().map(|entry| is_there(entry).then_some(100)).collect();
+        let attrs = two.attributes_within(&entries, Duration::from_millis(500)).await;
+        let sizes: Vec<Option<u64>> = attrs.iter().map(|attr| attr.map(|attr| attr.size)).collect();
+        assert!(sizes == expected && sizes.contains(&None) && sizes.contains(&Some(100)), "{sizes:?}");
     });
 }
 

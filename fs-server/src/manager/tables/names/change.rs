@@ -3,13 +3,13 @@
 use bmi::hooks::{mutated, step};
 use fs_proto::{
     Attr, DatafileHandle, DirHandle, Distribution, Entry, ErrorCode, Existing, Extent, FileHandle, Handle, Kind,
-    Layout, MAX_EPOCH, Place, RemoveKind, Replace, SetAttr, handle_number,
+    Layout, MAX_EPOCH, Place, RemoveKind, Replace, RequestId, SetAttr, handle_number,
 };
 use redb::{ReadableTable, Table, WriteTransaction};
 
 use super::object::{
     COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, Row, STARTED, Stored, TRUNCATES, UNNAMED, XATTRS,
-    kind_number, refuse,
+    check_size, kind_number, refuse,
 };
 use super::view::{View, xattr_names};
 use crate::manager::Fault;
@@ -49,8 +49,8 @@ pub(in crate::manager) struct NewFile<'a> {
     /// The requested number of servers, or 0.
     pub(in crate::manager) servers: u32,
     pub(in crate::manager) existing: Existing,
-    /// The client that creates it.
-    pub(in crate::manager) client: u128,
+    /// Who creates it.
+    pub(in crate::manager) by: RequestId,
 }
 
 /// The initial attributes of a new file or directory.
@@ -248,10 +248,10 @@ impl<'t> Change<'t> {
         let layout = Layout::new(distribution, datafiles)?;
         let raw = self.handles(1)?;
         self.count("created", 1)?;
-        let content = Stored::Written { client: new.client, starts: self.view.starts };
+        let content = Stored::Written { begun: new.by, starts: self.view.starts };
         let object = Object { layout: Some(layout), content, ..self.object(dir, self.attr(Kind::File, new.birth)) };
         if existing == Existing::Replace {
-            return self.keep_nameless(raw, object, new.client);
+            return self.keep_nameless(raw, object, new.by.client);
         }
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, Kind::File)), 0)?;
@@ -278,24 +278,25 @@ impl<'t> Change<'t> {
     }
 
     /// A client has recorded the size of a file that nobody else may write.
-    pub(in crate::manager) fn record_size(&mut self, file: FileHandle, client: u128, size: u64) -> Result<(), Fault> {
-        self.note_content(file, |content| match content {
-            Stored::Written { client: writer, .. } if writer == client => Stored::Recorded(size),
-            other => other,
-        })
+    pub(in crate::manager) fn record_size(&mut self, file: FileHandle, by: RequestId, size: u64) -> Result<(), Fault> {
+        check_size(size)?;
+        self.note_content(file, |content| content.ended(by, |_| Stored::Recorded(size)))
     }
 
     /// A client begins to write to a file.
-    pub(in crate::manager) fn begin_write(&mut self, file: FileHandle, client: u128) -> Result<(), Fault> {
+    pub(in crate::manager) fn begin_write(&mut self, file: FileHandle, by: RequestId) -> Result<(), Fault> {
         let starts = self.view.starts;
-        self.note_content(file, |content| content.begun(client, starts))
+        self.note_content(file, |content| content.begun(by, starts))
     }
 
     /// A client has ended to write to files, and has left them like this.
-    pub(in crate::manager) fn close(&mut self, files: &[(FileHandle, Extent)], client: u128) -> Result<(), Fault> {
-        for (file, extent) in files {
-            match self.note_content(*file, |content| content.ended(client, *extent)) {
-                // It was removed meanwhile.
+    pub(in crate::manager) fn close(&mut self, files: &[(FileHandle, Extent)], by: RequestId) -> Result<(), Fault> {
+        for &(file, extent) in files {
+            // If a server was started since, this is not right even now.
+            let closed = |starts| Stored::Closed { extent, starts };
+            let size = check_size(extent.size);
+            match size.and_then(|()| self.note_content(file, |content| content.ended(by, closed))) {
+                // It was removed meanwhile, or its size cannot be.
                 Err(Fault::Refused(_)) => {}
                 result => result?,
             }

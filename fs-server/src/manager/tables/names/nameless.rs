@@ -18,7 +18,7 @@ use fs_proto::{Entry, ErrorCode, FileHandle, Kind, Place, Replace};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::change::Change;
-use super::object::{NAMELESS, NO_PARENT, Object, Stored, UNNAMED, refuse};
+use super::object::{NAMELESS, NO_PARENT, Object, Stored, UNNAMED, check_size, refuse};
 use crate::manager::Fault;
 
 /// How a file gets its name.
@@ -112,6 +112,7 @@ impl Change<'_> {
     /// Gives a nameless file its name. A file that is there is replaced.
     pub(in crate::manager) fn publish(&mut self, client: u128, how: Publication<'_>) -> Result<Entry, Fault> {
         let raw = how.file.0;
+        how.size.map_or(Ok(()), check_size)?;
         if self.nameless.get((client, raw))?.is_none() || self.is_unnamed(raw)? {
             return refuse(ErrorCode::Stale, format!("{} is not a file without a name of this client", how.file));
         }

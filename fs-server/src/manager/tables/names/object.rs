@@ -2,8 +2,8 @@
 
 use bmi::hooks::{mutated, step};
 use bstr::{BStr, BString};
-use fs_proto::limits::{MAX_NAME, MAX_PATH};
-use fs_proto::{Attr, Content, Entry, ErrorCode, Extent, FsError, Handle, Kind, Layout};
+use fs_proto::limits::{MAX_NAME, MAX_OFFSET, MAX_PATH};
+use fs_proto::{Attr, Content, Entry, ErrorCode, Extent, FsError, Handle, Kind, Layout, RequestId};
 use redb::TableDefinition;
 use serde::{Deserialize, Serialize};
 
@@ -45,8 +45,9 @@ pub(in crate::manager) enum Stored {
     Shared,
     /// See [`Content::Recorded`].
     Recorded(u64),
-    /// See [`Content::Written`].
-    Written { client: u128, starts: u64 },
+    /// See [`Content::Written`]. Also the last request by which the client has begun to write: one
+    /// of before that comes late ends nothing.
+    Written { begun: RequestId, starts: u64 },
     /// See [`Content::Closed`]. The extent is right as long as I/O servers were started `starts`
     /// times.
     Closed { extent: Extent, starts: u64 },
@@ -58,7 +59,7 @@ impl Stored {
         match self {
             Stored::Shared => Content::Shared,
             Stored::Recorded(size) => Content::Recorded(size),
-            Stored::Written { client, starts } => Content::Written { client, starts },
+            Stored::Written { begun, starts } => Content::Written { client: begun.client, starts },
             Stored::Closed { extent, starts: then } => {
                 let is_right = then == starts || mutated("manager/size-outlives-a-start-of-an-iod");
                 Content::Closed { last: is_right.then_some(extent), starts }
@@ -66,23 +67,35 @@ impl Stored {
         }
     }
 
-    /// Returns it when `client` begins to write.
-    pub(super) fn begun(self, client: u128, starts: u64) -> Stored {
+    /// Returns it when a client begins to write, by this request.
+    pub(super) fn begun(self, by: RequestId, starts: u64) -> Stored {
         match self {
             Stored::Shared => self,
-            Stored::Written { client: other, .. } if other == client => self,
+            Stored::Written { begun, starts } if begun.client == by.client => {
+                Stored::Written { begun: if begun.seq < by.seq { by } else { begun }, starts }
+            }
             Stored::Written { .. } if !mutated("manager/second-writer-not-noticed") => Stored::Shared,
-            Stored::Written { .. } | Stored::Recorded(_) | Stored::Closed { .. } => Stored::Written { client, starts },
+            Stored::Written { .. } | Stored::Recorded(_) | Stored::Closed { .. } => {
+                Stored::Written { begun: by, starts }
+            }
         }
     }
 
-    /// Returns it when `client` has ended to write, and has left the file like this.
-    pub(super) fn ended(self, client: u128, extent: Extent) -> Stored {
+    /// Returns it when a client has ended to write, by this request, and has left the file like
+    /// `left` says, which is given the number of starts when it began.
+    pub(super) fn ended(self, by: RequestId, left: impl FnOnce(u64) -> Stored) -> Stored {
         match self {
-            // If a server was started since, this is not right even now.
-            Stored::Written { client: writer, starts } if writer == client => Stored::Closed { extent, starts },
+            Stored::Written { begun, starts } if begun.client == by.client && begun.seq <= by.seq => left(starts),
             other => other,
         }
+    }
+}
+
+/// Checks a size that a client tells. What reads and writes calculate with it must not overflow.
+pub(super) fn check_size(size: u64) -> Result<(), Fault> {
+    match size {
+        ..=MAX_OFFSET => Ok(()),
+        size => refuse(ErrorCode::TooLarge, format!("a file of {size} bytes")),
     }
 }
 

@@ -25,7 +25,7 @@
 //! 4. What a server answers counts only if no other change was begun since it was asked.
 
 use bmi::hooks::step;
-use fs_proto::{DatafileHandle, ErrorCode, FileHandle, FsError, Handle, Layout, PendingTruncate};
+use fs_proto::{DatafileHandle, ErrorCode, FileHandle, FsError, Handle, Layout, PendingTruncate, RequestId};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::change::Change;
@@ -138,7 +138,7 @@ impl Change<'_> {
     }
 
     /// Decides that all datafiles of a file, which are prepared, get their new sizes.
-    pub(in crate::manager) fn truncate(&mut self, client: u128, file: FileHandle, size: u64) -> Result<(), Fault> {
+    pub(in crate::manager) fn truncate(&mut self, by: RequestId, file: FileHandle, size: u64) -> Result<(), Fault> {
         self.view.getattr(Handle::File(file))?;
         let mut object = self.view.object(file.0)?;
         let Some(layout) = object.layout.clone() else {
@@ -156,7 +156,7 @@ impl Change<'_> {
             let cut = failed.map_or(size, |(cut, _)| cut.min(size));
             self.truncates.insert((*iod, datafile.0), (Some((cut, size)), None, false))?;
         }
-        object.content = object.content.begun(client, self.view.starts);
+        object.content = object.content.begun(by, self.view.starts);
         (object.attr.mtime_ns, object.attr.ctime_ns, object.touched_ns) = (self.now_ns, self.now_ns, self.now_ns);
         self.store(file.0, &object)
     }

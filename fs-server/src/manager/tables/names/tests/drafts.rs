@@ -48,13 +48,13 @@ fn what_is_replaced_is_what_was_required() {
     assert_eq!(put("x", Replace::File(first), Some(1)), Err(NotFound));
     let second = put("f", Replace::File(first), Some(1)).unwrap();
     assert_eq!(put("f", Replace::File(first), Some(1)), Err(Exists), "it was replaced");
-    change(&store, |change| change.begin_write(second, CLIENT + 1)).unwrap();
+    change(&store, |change| change.begin_write(second, by(CLIENT + 1))).unwrap();
     assert_eq!(put("f", Replace::File(second), Some(1)), Err(Exists), "it was written since");
     let other = put("g", Replace::Anything, None).unwrap();
     let mv = |replace| change(&store, |change| change.rename(&Place::root("f"), &Place::root("g"), replace));
     assert_eq!(mv(Replace::Nothing), Err(Exists));
     assert_eq!(mv(Replace::File(second)), Err(Exists));
-    change(&store, |change| change.record_size(other, CLIENT, 1)).unwrap();
+    change(&store, |change| change.record_size(other, by(CLIENT), 1)).unwrap();
     assert_eq!(mv(Replace::File(other)), Ok(()));
     assert_eq!(lookup(&store, "g").unwrap().handle, Handle::File(second));
     mkdir(&store, "f").unwrap();

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use fs_proto::{
     BString, Content, DatafileHandle, DirHandle, Entry, ErrorCode, Existing, Extent, FileHandle, FsError, Handle, Kind,
-    PendingTruncate, Place, RemoveKind, Replace, SetAttr, handle_number,
+    PendingTruncate, Place, RemoveKind, Replace, RequestId, SetAttr, handle_number,
 };
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
 
@@ -21,6 +21,11 @@ use crate::manager::tables::placement::Wanted;
 use crate::store::{MemDisk, MetaStore};
 
 const CLIENT: u128 = 7;
+
+/// Returns the id of any request of a client.
+fn by(client: u128) -> RequestId {
+    RequestId { client, seq: 1 }
+}
 const BIRTH: Birth = Birth { mode: 0o644, uid: 1, gid: 2 };
 
 fn change<R>(store: &MetaStore, f: impl FnOnce(&mut Change<'_>) -> Result<R, Fault>) -> Result<R, ErrorCode> {
@@ -51,7 +56,7 @@ fn mkdir(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
 }
 
 fn new(place: &Place, existing: Existing) -> NewFile<'_> {
-    NewFile { place, birth: BIRTH, strip_size: 0, default_strip: 65536, servers: 0, existing, client: CLIENT }
+    NewFile { place, birth: BIRTH, strip_size: 0, default_strip: 65536, servers: 0, existing, by: by(CLIENT) }
 }
 
 fn create(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
@@ -276,8 +281,8 @@ fn content(store: &MetaStore, path: &str) -> Content {
 fn a_size_is_recorded_for_the_only_client_that_writes() {
     let store = store();
     let file = create(&store, "f").unwrap().handle.file().unwrap();
-    let record = |client, size| change(&store, |change| change.record_size(file, client, size));
-    let begin = |client| change(&store, |change| change.begin_write(file, client)).unwrap();
+    let record = |client, size| change(&store, |change| change.record_size(file, by(client), size));
+    let begin = |client| change(&store, |change| change.begin_write(file, by(client))).unwrap();
     record(CLIENT + 1, 1).unwrap();
     assert_eq!(content(&store, "f"), Content::Written { client: CLIENT, starts: 0 });
     record(CLIENT, 1000).unwrap();
@@ -300,9 +305,9 @@ fn the_extent_of_a_closed_file_is_known_until_an_io_server_is_started() {
     let store = store();
     let [file, other] = ["f", "g"].map(|path| create(&store, path).unwrap().handle.file().unwrap());
     let (old, new) = (Extent { size: 5, written_ns: 50 }, Extent { size: 6, written_ns: 60 });
-    let close = |client, files: &[_]| change(&store, |change| change.close(files, client)).unwrap();
+    let close = |client, files: &[_]| change(&store, |change| change.close(files, by(client))).unwrap();
     let start = || change(&store, |change| change.iod_started()).unwrap();
-    let begin = |client| change(&store, |change| change.begin_write(file, client)).unwrap();
+    let begin = |client| change(&store, |change| change.begin_write(file, by(client))).unwrap();
     close(CLIENT + 1, &[(file, old)]);
     assert_eq!(content(&store, "f"), Content::Written { client: CLIENT, starts: 0 }, "another client's");
     close(CLIENT, &[(FileHandle(999), old), (file, old), (other, old)]);
@@ -320,6 +325,29 @@ fn the_extent_of_a_closed_file_is_known_until_an_io_server_is_started() {
     assert_eq!(content(&store, "f"), Content::Closed { last: Some(new), starts: 2 });
     assert_eq!(content(&store, "g"), Content::Closed { last: None, starts: 2 });
     check(&store);
+}
+
+/// A Close over a lost connection came after the client had begun to write again.
+#[test]
+fn what_comes_late_ends_nothing() {
+    let store = store();
+    let file = create(&store, "f").unwrap().handle.file().unwrap();
+    let request = |seq| RequestId { client: CLIENT, seq };
+    let extent = Extent { size: 5, written_ns: 50 };
+    change(&store, |change| change.begin_write(file, request(9))).unwrap();
+    change(&store, |change| change.begin_write(file, request(8))).unwrap();
+    change(&store, |change| change.close(&[(file, extent)], request(8))).unwrap();
+    change(&store, |change| change.record_size(file, request(8), 5)).unwrap();
+    assert_eq!(content(&store, "f"), Content::Written { client: CLIENT, starts: 0 });
+    let too_long = Extent { size: u64::MAX, ..extent };
+    change(&store, |change| change.close(&[(file, too_long)], request(10))).unwrap();
+    assert_eq!(
+        change(&store, |change| change.record_size(file, request(10), u64::MAX)).unwrap_err(),
+        ErrorCode::TooLarge
+    );
+    assert_eq!(content(&store, "f"), Content::Written { client: CLIENT, starts: 0 });
+    change(&store, |change| change.close(&[(file, extent)], request(11))).unwrap();
+    assert_eq!(content(&store, "f"), Content::Closed { last: Some(extent), starts: 0 });
 }
 
 #[test]
@@ -421,13 +449,13 @@ fn a_truncation_is_decided_for_all_datafiles_or_for_none() {
     let store = store();
     let file = create(&store, "f").unwrap().handle.file().unwrap();
     let begin = || change(&store, |change| change.begin_truncate(file, 10)).map(|layout| layout.is_some());
-    let decide = |size| change(&store, |change| change.truncate(CLIENT, file, size));
+    let decide = |size| change(&store, |change| change.truncate(by(CLIENT), file, size));
     let rows = |iod| look(&store, |t| truncates(t, iod)).unwrap();
     let all = |iod| rows(iod).decided.into_iter().map(|one| (one.datafile, one.again)).collect::<Vec<_>>();
     assert_eq!(decide(5), Err(ErrorCode::Busy), "it was not begun");
     assert_eq!((begin(), begin()), (Ok(true), Ok(false)));
     assert_eq!(((0..3).map(|iod| rows(iod).undecided.len()).sum::<usize>(), rows(0).decided.len()), (3, 0));
-    change(&store, |change| change.record_size(file, CLIENT, 7)).unwrap();
+    change(&store, |change| change.record_size(file, by(CLIENT), 7)).unwrap();
     decide(65536 + 10).unwrap();
     let sizes = |iod| rows(iod).decided.iter().map(|one| one.size).collect::<Vec<_>>();
     assert_eq!((sizes(0), sizes(1), sizes(2)), (vec![65536], vec![10], vec![0]));
