@@ -99,7 +99,12 @@ impl FileState {
 
     /// This client knows of all its writes that they have ended.
     fn is_settled(&self) -> bool {
-        !self.is_doubtful && self.writing == 0 || mutated("client/unknown-write-forgotten")
+        !self.is_doubtful && !self.may_be_written()
+    }
+
+    /// A write may be under way.
+    fn may_be_written(&self) -> bool {
+        self.writing > 0 && !mutated("client/unknown-write-forgotten")
     }
 
     fn note(&mut self, size: u64) {
@@ -185,8 +190,7 @@ impl Table {
             return false;
         }
         let is_due = state.is_to_be_released() || self.is_kept && state.is_to_be_closed();
-        let may_be_written = state.writing > 0 && !mutated("client/unknown-write-forgotten");
-        if !is_due && !state.is_used() && !may_be_written {
+        if !is_due && !state.is_used() && !state.may_be_written() {
             self.files.remove(&file);
         }
         is_due

@@ -98,7 +98,9 @@ impl<S: Threading> Client<S> {
         let reply = match self.ask_manager(ManagerRequest::Truncate { file, size }).await {
             Ok(reply) => reply,
             Err(error) => {
-                writing.end(&Err::<(), _>(error.clone()));
+                if error.is_over() {
+                    writing.ended();
+                }
                 return Err(error);
             }
         };
