@@ -105,8 +105,8 @@ pub use fs_proto::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };
 pub use fs_proto::{
-    Attr, BString, DirEntry, DirHandle, Distribution, Entry, ErrorCode, FileHandle, Handle, Kind, Layout, Region,
-    RemoveKind, Replace, SetAttr, XattrName,
+    Allocation, Attr, BString, DirEntry, DirHandle, Distribution, Entry, ErrorCode, FileHandle, Handle, Kind, Layout,
+    Region, RemoveKind, Replace, SetAttr, Sought, XattrName,
 };
 pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
 pub use names::{Draft, Held, Publish, ReadDir};

@@ -59,6 +59,8 @@ pub enum ErrorCode {
     Unfinished,
     /// The file has as many names as it can have.
     TooManyLinks,
+    /// The server's file system cannot do it.
+    Unsupported,
 }
 
 impl ErrorCode {
@@ -86,6 +88,7 @@ impl ErrorCode {
             ErrorCode::Lost => ("data lost", 61),
             ErrorCode::Unfinished => ("not carried out yet", 115),
             ErrorCode::TooManyLinks => ("too many links", 31),
+            ErrorCode::Unsupported => ("operation not supported", 95),
         }
     }
 

@@ -50,6 +50,9 @@ pub const MAX_TYPE_ENTRIES: usize = MAX_REGIONS;
 /// Longest unit of a datafile in which a server joins the requests of several clients, in bytes. It
 /// has a buffer of this size for each that is under way.
 pub const MAX_JOINED: u64 = 1 << 20;
+/// Longest range of a datafile whose space one request changes, in bytes. A file system in memory
+/// clears some 100 ms long what it reserves.
+pub const MAX_ALLOCATION: u64 = 256 << 20;
 /// Smallest strip, in bytes: one page.
 pub const MIN_STRIP: u64 = 4096;
 /// Largest strip, in bytes.

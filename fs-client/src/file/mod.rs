@@ -1,5 +1,5 @@
 //! An open file (`handle`) and what is done with its data: reads and writes (`transfer`, `list`,
-//! `view`, `shared_read`), its size, syncs, hints for the caches of its servers and questions to
+//! `view`, `shared_read`), its size and space, syncs, hints for the caches of its servers and questions to
 //! these (`caches`). Arrays of the crate `ndarray` as types (`ndarray`).
 
 mod advice;

@@ -1,8 +1,17 @@
-//! The size of a file and of its datafiles: asking for it, recording it, changing it.
+//! The size of a file and of its datafiles: asking for it, recording it, changing it. Its space on
+//! the disks: reserving it, giving it back, looking for holes.
+//!
+//! A range of the file is one range of each datafile, because the strips of a server follow each
+//! other there. So each server is asked once for the space of a window of the file.
 
+use std::ops::Range;
+
+use bmi::paths::Direction;
 use bmi::threading::Threading;
-use fs_proto::limits::MAX_OFFSET;
-use fs_proto::{DatafileHandle, ErrorCode, IodReply, IodRequest, PendingTruncate, ReplyBody};
+use fs_proto::limits::{MAX_ALLOCATION, MAX_OFFSET};
+use fs_proto::{
+    Allocation, DatafileHandle, ErrorCode, IodReply, IodRequest, Location, PendingTruncate, Region, ReplyBody, Sought,
+};
 use futures_util::future::join_all;
 
 use super::handle::File;
@@ -117,6 +126,94 @@ impl<S: Threading> File<S> {
             Ok(_) => Ok(()),
             Err(error) => Err(during(self.explain(error).await)),
         }
+    }
+
+    /// Gives a range of the file space on the disks of its servers, or takes it away, as
+    /// `fallocate` does. It is durable after a [`File::sync`].
+    ///
+    /// # Errors
+    /// `NoSpace`, `TooLarge`; `Unsupported` if the file system of a server cannot do it; those of
+    /// every request. Any part of the range may be done then.
+    pub async fn allocate(&self, range: Region, how: Allocation) -> Result<(), Error> {
+        let during = |error: Error| error.during(format!("allocate in {}", self.path()));
+        let Some(end) = range.end() else {
+            let text = format!("bytes {range} reach beyond the largest offset, {MAX_OFFSET}");
+            return Err(during(Error::new(ErrorCode::TooLarge, text)));
+        };
+        let range = range.offset..end;
+        let allocate = self.allocate_range(range.clone(), how);
+        match self.is_atomic() {
+            false => allocate.await.map_err(during),
+            true => Box::pin(self.excluding(Direction::Write, range, allocate)).await.map_err(during),
+        }
+    }
+
+    async fn allocate_range(&self, mut range: Range<u64>, how: Allocation) -> Result<(), Error> {
+        if how == Allocation::Hole && range.end - range.start > MAX_ALLOCATION {
+            // There may be much behind the end, and all of it is a hole.
+            range.end = range.end.min(self.size().await?);
+        }
+        while range.start < range.end {
+            let end = range.end.min(range.start + MAX_ALLOCATION);
+            self.allocate_window(range.start..end, how).await?;
+            range.start = end;
+        }
+        Ok(())
+    }
+
+    /// Changes the space of a range that is short enough for a request.
+    async fn allocate_window(&self, window: Range<u64>, how: Allocation) -> Result<(), Error> {
+        let before = |index: usize, offset: u64| self.distribution().datafile_size(index, offset);
+        let request = |index: usize, datafile| {
+            let (first, end) = (before(index, window.start), before(index, window.end));
+            let range = Region::new(first, end - first);
+            (!range.is_empty()).then_some(IodRequest::Allocate { datafile, range, how })
+        };
+        let taken = |reply: &IodReply| match reply {
+            IodReply::Written { size, start, .. } => Some((*size, *start)),
+            _ => None,
+        };
+        let writing = self.client().begin_write(self.handle()).await?;
+        let done = self.ask_all(Resend::Never, request, taken).await;
+        writing.end(&done);
+        match done {
+            Ok(done) => {
+                let done = done.into_iter().enumerate().filter_map(|(index, done)| Some((index, done?)));
+                done.for_each(|(index, (size, start))| self.note_written(index, size, start));
+                Ok(())
+            }
+            Err(error) => Err(self.explain(error).await),
+        }
+    }
+
+    /// Returns the offset of the first byte of data, or of a hole, from `offset` on. `None` if
+    /// `offset` is not before the end, or if there is no more data. There is a hole at the end.
+    /// Servers know holes of whole blocks; what is not written may count as data.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn seek(&self, offset: u64, what: Sought) -> Result<Option<u64>, Error> {
+        let first = |index: usize| self.distribution().datafile_size(index, offset);
+        let request = |index: usize, datafile| Some(IodRequest::Seek { datafile, offset: first(index), what });
+        let sought = |reply: &IodReply| match reply {
+            IodReply::Sought { at, size } => Some((*at, *size)),
+            _ => None,
+        };
+        let found = match self.ask_all(Resend::Repeat, request, sought).await {
+            Ok(found) => found,
+            Err(error) => return Err(self.explain(error).await.during(format!("seek in {}", self.path()))),
+        };
+        let sizes: Vec<u64> = found.iter().map(|found| found.map_or(0, |(_, size)| size)).collect();
+        let size = self.distribution().file_size(&sizes);
+        let places = found.iter().enumerate().filter_map(|(server, found)| {
+            let physical = found.and_then(|(at, _)| at)?;
+            self.distribution().logical(Location { server, physical })
+        });
+        let nearest = match what {
+            Sought::Data => places.min(),
+            Sought::Hole => Some(places.min().unwrap_or(size).min(size)),
+        };
+        Ok(nearest.filter(|_| offset < size))
     }
 
     /// Sends each server the request that `request` returns for it, if any. Returns what `take`

@@ -327,8 +327,7 @@ impl<S: Threading> File<S> {
         }?;
         match (direction, answer.body) {
             (Direction::Write, ReplyBody::Iod(IodReply::Written { len, size, start })) if len == all => {
-                self.inner.unsynced.note(index, start);
-                self.inner.written_sizes.with(|written| written[index] = size.max(written[index]));
+                self.note_written(index, size, start);
                 Ok(size)
             }
             (Direction::Read, ReplyBody::Iod(IodReply::Read { len, size })) if len == all && answer.data == len => {
@@ -336,6 +335,12 @@ impl<S: Threading> File<S> {
             }
             (_, other) => Err(unexpected(server, &other)),
         }
+    }
+
+    /// Notes that a start of a server has changed its datafile, which then had `size` bytes.
+    pub(super) fn note_written(&self, index: usize, size: u64, start: u64) {
+        self.inner.unsynced.note(index, start);
+        self.inner.written_sizes.with(|written| written[index] = size.max(written[index]));
     }
 
     /// Adds the affected ranges of the file: the server's ranges, translated, or all of the

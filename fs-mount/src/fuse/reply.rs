@@ -128,6 +128,10 @@ impl Reply {
         Reply::Bytes(Fields::default().u32(len).u32(0).0)
     }
 
+    pub(crate) fn found(offset: u64) -> Reply {
+        Reply::Bytes(Fields::default().u64(offset).0)
+    }
+
     /// Returns a value that the program asked for with so much room; its length if that is 0. The
     /// error is that there is not enough.
     pub(crate) fn value(value: Vec<u8>, room: u32) -> Result<Reply, Errno> {

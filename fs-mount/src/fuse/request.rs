@@ -45,8 +45,10 @@ pub(crate) mod op {
     pub(crate) const INTERRUPT: u32 = 36;
     pub(crate) const DESTROY: u32 = 38;
     pub(crate) const BATCH_FORGET: u32 = 42;
+    pub(crate) const FALLOCATE: u32 = 43;
     pub(crate) const READDIRPLUS: u32 = 44;
     pub(crate) const RENAME2: u32 = 45;
+    pub(crate) const LSEEK: u32 = 46;
 }
 
 /// Bits of requests and replies.
@@ -69,6 +71,9 @@ pub(crate) mod flags {
     /// `renameat2`.
     pub(crate) const RENAME_NOREPLACE: u32 = 1;
     pub(crate) const RENAME_EXCHANGE: u32 = 1 << 1;
+    /// `lseek`.
+    pub(crate) const SEEK_DATA: u32 = 3;
+    pub(crate) const SEEK_HOLE: u32 = 4;
     /// `setxattr`: it must not be there, or must be.
     pub(crate) const XATTR_CREATE: u32 = 1;
     pub(crate) const XATTR_REPLACE: u32 = 1 << 1;

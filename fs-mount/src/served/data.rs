@@ -1,7 +1,8 @@
 //! Data: opening, reading, writing, syncing and closing files.
 
 use bmi::Memory;
-use fs_client::SharedFile;
+use fs_client::{Allocation, Region, SharedFile, Sought};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::Served;
@@ -98,6 +99,35 @@ impl Served {
         let file = self.file_of(node).await?;
         self.ask(|| file.sync()).await?;
         Ok(Reply::done())
+    }
+
+    /// Gives a range of a file space, or takes it away: `fallocate`.
+    pub(super) async fn allocate(&self, node: u64, mut args: Args<'_>) -> Result<Reply, Errno> {
+        let (_, offset, len, mode) = (args.u64()?, args.u64()?, args.u64()?, args.u32()?);
+        let mode = FallocateFlags::from_bits_retain(mode);
+        let grows = !mode.contains(FallocateFlags::KEEP_SIZE);
+        let how = match mode - FallocateFlags::KEEP_SIZE {
+            FallocateFlags::PUNCH_HOLE => Allocation::Hole,
+            FallocateFlags::ZERO_RANGE => Allocation::Zeros { grows },
+            mode if mode.is_empty() => Allocation::Reserve { grows },
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let file = self.file_of(node).await?;
+        self.ask(|| file.allocate(Region::new(offset, len), how)).await?;
+        Ok(Reply::done())
+    }
+
+    /// Looks for data or a hole: `lseek`.
+    pub(super) async fn seek(&self, node: u64, mut args: Args<'_>) -> Result<Reply, Errno> {
+        let (_, offset, whence) = (args.u64()?, args.u64()?, args.u32()?);
+        let what = match whence {
+            flags::SEEK_DATA => Sought::Data,
+            flags::SEEK_HOLE => Sought::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        let file = self.file_of(node).await?;
+        let found = self.ask(|| file.seek(offset, what)).await?;
+        Ok(Reply::found(found.ok_or(Errno::NXIO)?))
     }
 
     /// Closes a file. The manager learns of it later.

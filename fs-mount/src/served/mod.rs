@@ -103,6 +103,8 @@ impl Served {
             op::READ => self.read(node, args).await,
             op::WRITE => self.write(node, args, data.ok_or(Errno::INVAL)?).await,
             op::FSYNC => self.sync(node).await,
+            op::FALLOCATE => self.allocate(node, args).await,
+            op::LSEEK => self.seek(node, args).await,
             op::RELEASE => self.close(node),
             op::STATFS => self.statfs().await,
             op::OPENDIR => self.open_dir(node),

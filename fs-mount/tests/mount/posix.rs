@@ -190,12 +190,70 @@ fn what_is_not_offered_is_refused() {
         assert_eq!(rustix::fs::mknodat(CWD, at("n"), kind, Mode::RUSR, 0x103), Err(Errno::PERM), "{kind:?}");
     }
     let file = File::create(at("f")).unwrap();
-    assert_eq!(fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 10), Err(Errno::OPNOTSUPP));
+    assert_eq!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
     let acl = rustix::fs::setxattr(at("f"), "system.posix_acl_access", b"\x02\0\0\0", XattrFlags::empty());
     assert!(acl.is_err(), "{acl:?}");
     let mut world = world;
     let read_only = world.mount("ro");
     assert_eq!(errno(fs::write(read_only.join("f"), "")), Some(Errno::ROFS));
+}
+
+#[test]
+fn space_is_reserved_and_given_back() {
+    const MIB: u64 = 1 << 20;
+    let world = World::with("hard");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(world.at().join("f")).unwrap();
+    let len = || file.metadata().unwrap().len();
+    let all = || fs::read(world.at().join("f")).unwrap();
+    let keep = FallocateFlags::KEEP_SIZE;
+    fallocate(&file, keep, 0, MIB).unwrap();
+    assert_eq!(len(), 0);
+    fallocate(&file, FallocateFlags::empty(), 0, MIB).unwrap();
+    assert_eq!((len(), all()), (MIB, vec![0; MIB as usize]));
+    let bytes: Vec<u8> = (0..MIB).map(|at| (at % 251) as u8 + 1).collect();
+    file.write_all_at(&bytes, 0).unwrap();
+    // Within strips, over several, and beyond the end.
+    let mut expected = bytes;
+    for (how, from, to) in [
+        (FallocateFlags::PUNCH_HOLE | keep, 100, 70_000),
+        (FallocateFlags::PUNCH_HOLE | keep, 256 << 10, 512 << 10),
+        (FallocateFlags::ZERO_RANGE | keep, 700_001, 700_003),
+        (FallocateFlags::PUNCH_HOLE | keep, MIB - 1, 1 << 50),
+        (FallocateFlags::ZERO_RANGE, MIB - 5, MIB + 5),
+    ] {
+        fallocate(&file, how, from, to - from).unwrap();
+        expected[from as usize..(to.min(MIB)) as usize].fill(0);
+    }
+    expected.resize(MIB as usize + 5, 0);
+    assert_eq!(len(), MIB + 5);
+    assert!(all() == expected);
+    assert_eq!(fallocate(&file, FallocateFlags::empty(), i64::MAX as u64, 1), Err(Errno::FBIG));
+}
+
+#[test]
+fn holes_are_found() {
+    const MIB: u64 = 1 << 20;
+    let world = World::with("hard");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(world.at().join("f")).unwrap();
+    file.write_all_at(&[1; 200_000], 4 * MIB).unwrap();
+    file.write_all_at(&[1; 1], 8 * MIB).unwrap();
+    file.set_len(16 * MIB).unwrap();
+    let seek = |from| rustix::fs::seek(&file, from);
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(0)), Ok(4 * MIB));
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(4 * MIB + 5)), Ok(4 * MIB + 5));
+    let hole = seek(rustix::fs::SeekFrom::Hole(4 * MIB)).unwrap();
+    assert!((4 * MIB + 200_000..5 * MIB).contains(&hole), "{hole}");
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(hole)), Ok(8 * MIB));
+    assert_eq!(seek(rustix::fs::SeekFrom::Hole(3)), Ok(3));
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(9 * MIB)), Err(Errno::NXIO));
+    assert_eq!(
+        (seek(rustix::fs::SeekFrom::Hole(16 * MIB - 1)), seek(rustix::fs::SeekFrom::Hole(16 * MIB))),
+        (Ok(16 * MIB - 1), Err(Errno::NXIO))
+    );
+    fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 4 * MIB, MIB).unwrap();
+    assert_eq!(seek(rustix::fs::SeekFrom::Data(0)), Ok(8 * MIB));
+    // A copy keeps the holes.
+    shell(world.at(), "cp --sparse=always f g; cmp f g");
 }
 
 #[test]

@@ -8,6 +8,6 @@ pub use reply::{
     ReplyBody, XattrName,
 };
 pub use request::{
-    Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Replace, Request, RequestBody, RequestId,
-    XattrValue,
+    Allocation, Existing, IodRequest, ManagerRequest, Place, Registration, RemoveKind, Replace, Request, RequestBody,
+    RequestId, Sought, XattrValue,
 };

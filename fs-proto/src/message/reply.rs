@@ -260,6 +260,13 @@ pub enum IodReply {
     /// changes. `None` if `Getsize` would be answered with an error. For the others there is no
     /// room.
     Sizes(#[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")] Vec<Option<Extent>>),
+    /// What `Seek` has found.
+    Sought {
+        /// The offset; `None` if there is no more data. Everything behind the end is a hole.
+        at: Option<u64>,
+        /// The datafile's size, in bytes.
+        size: u64,
+    },
 }
 
 /// The size and use of an I/O server's store.

@@ -143,6 +143,33 @@ pub enum Replace {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct XattrValue(#[serde(deserialize_with = "limits::bytes::<MAX_XATTR, _, _>")] pub BString);
 
+/// What becomes of the disk space of a range of bytes: the modes of `fallocate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Allocation {
+    /// Each byte has space, so a later write to it does not fail for want of it. No byte changes.
+    Reserve {
+        /// True if the range becomes a part of the file where it goes beyond its end. False if the
+        /// file keeps its size.
+        grows: bool,
+    },
+    /// The range is a hole: it takes no space, and its bytes are zeros. The file keeps its size.
+    Hole,
+    /// The bytes are zeros, and have space.
+    Zeros {
+        /// As with `Reserve`.
+        grows: bool,
+    },
+}
+
+/// What is looked for in a file: the `whence` of `lseek`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Sought {
+    /// Bytes that are not in a hole.
+    Data,
+    /// A hole. There is one at the end of each file.
+    Hole,
+}
+
 /// Requests to the manager.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ManagerRequest {
@@ -681,6 +708,27 @@ pub enum IodRequest {
         #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
         datafiles: Vec<DatafileHandle>,
     },
+    /// Gives a range of the datafile space on the disk, or takes it away. Answered by `Written`; by
+    /// `Unsupported` if the server's file system cannot do it. If it fails, any part of it may be
+    /// done. It is durable after a sync.
+    Allocate {
+        /// The datafile.
+        datafile: DatafileHandle,
+        /// The bytes of the datafile, at most [`limits::MAX_ALLOCATION`].
+        range: Region,
+        /// What becomes of them.
+        how: Allocation,
+    },
+    /// Looks for the first byte of data, or of a hole, from an offset on. Answered by `Sought`. What
+    /// is not written may count as data.
+    Seek {
+        /// The datafile.
+        datafile: DatafileHandle,
+        /// Where to begin.
+        offset: u64,
+        /// What to look for.
+        what: Sought,
+    },
 }
 
 impl IodRequest {
@@ -724,6 +772,8 @@ impl IodRequest {
             IodRequest::Lock { .. } => "lock",
             IodRequest::Unlock { .. } => "unlock",
             IodRequest::Getsizes { .. } => "getsizes",
+            IodRequest::Allocate { .. } => "allocate",
+            IodRequest::Seek { .. } => "seek",
         }
     }
 }

@@ -69,7 +69,7 @@ use bmi::memory::zone::{ZoneAdapter, ZonePool, ZoneSettings};
 use bmi::paths::Direction;
 use bmi::{Endpoint, Incoming, PeerId};
 use bmi_cache::{ReadyRegions, yield_now};
-use fs_proto::limits::{MAX_DATAFILES, MAX_DETAIL, MAX_OFFSET, REPLY_ROOM};
+use fs_proto::limits::{MAX_ALLOCATION, MAX_DATAFILES, MAX_DETAIL, MAX_OFFSET, REPLY_ROOM};
 use fs_proto::{
     DatafileHandle, ErrorCode, Extent, FsError, IodReply, IodRequest, IodStat, Region, Request, RequestBody, Role,
     Sender,
@@ -397,6 +397,17 @@ impl<S: StoreHandle> Iod<S> {
             IodRequest::Unlock { datafile, number } => {
                 self.locks.give_back(datafile, (client, number))?;
                 Ok(IodReply::Done)
+            }
+            IodRequest::Allocate { datafile, range, how } => {
+                if range.end().is_none() || range.len > MAX_ALLOCATION {
+                    return Err(FsError::new(ErrorCode::TooLarge, format!("the space of bytes {range}")));
+                }
+                self.store.allocate(datafile, range, how).await?;
+                self.written(datafile, 0).await
+            }
+            IodRequest::Seek { datafile, offset, what } => {
+                let at = self.store.seek(datafile, offset.min(MAX_OFFSET), what).await?;
+                Ok(IodReply::Sought { at, size: self.store.size(datafile).await? })
             }
             IodRequest::CacheState { after, files } => self.cache_state(context, after, files),
             IodRequest::CacheCoverage { datafile, offset, len } => {

@@ -50,8 +50,8 @@ use bmi::memory::MemoryRegion;
 use bmi::{Error, MemList, Memory, Time};
 use bmi_cache::ReadyRegions;
 use fs_proto::{
-    CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
-    ViewRange, ViewRefusal,
+    Allocation, CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region,
+    ServiceKind, Sought, ViewRange, ViewRefusal,
 };
 
 pub(crate) use cache::{AnyStore, CachedFiles};
@@ -355,6 +355,22 @@ pub trait DataStore {
     async fn failure(&self) -> FsError {
         std::future::pending().await
     }
+
+    /// Gives a range of a datafile space on the disk, or takes it away. The work is in proportion to
+    /// the range.
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io`, `Lost`, `TooLarge`; `Unsupported` if the disk cannot do it. Any part of it
+    /// may be done.
+    async fn allocate(&self, datafile: DatafileHandle, range: Region, how: Allocation) -> Result<(), FsError>;
+
+    /// Returns the offset of the first byte of data, or of a hole, from `offset` on; for data `None`
+    /// if there is none. Everything behind the end is a hole. What was not written may count as
+    /// data.
+    ///
+    /// # Errors
+    /// `Io`, `Lost`.
+    async fn seek(&self, datafile: DatafileHandle, offset: u64, what: Sought) -> Result<Option<u64>, FsError>;
 
     /// Makes all earlier writes to these datafiles durable. The lengths are remembered: if a
     /// datafile is found shorter later, operations on it fail with `Lost`.

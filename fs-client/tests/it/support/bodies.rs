@@ -11,7 +11,8 @@ use bmi::threading::Threading;
 use bmi::{Addr, Config, MemList, Memory, OpenOptions, Scheme};
 use bmi_report::stats::Random;
 use fs_client::{
-    Client, ClientOptions, CreateOptions, Direction, ErrorCode, File, FsPath, Kind, Path, Region, RemoveKind, SetAttr,
+    Allocation, Client, ClientOptions, CreateOptions, Direction, ErrorCode, File, FsPath, Kind, Path, Region,
+    RemoveKind, SetAttr, Sought,
 };
 use proptest::prelude::*;
 
@@ -144,6 +145,7 @@ pub async fn everything(client: &Client, servers: u32, entries: usize) {
     many_entries(client, entries).await;
     striping(client, servers).await;
     sparse_and_truncate(client).await;
+    holes_and_space(client).await;
     plans(client).await;
     let file = client.create(&path("/lists"), striped(4096, 4)).await.unwrap();
     list_io(&file, &hard_steps()).await;
@@ -304,6 +306,39 @@ pub async fn sparse_and_truncate(client: &Client) {
     assert_eq!(code(file.set_len(u64::MAX)).await, ErrorCode::TooLarge);
     assert_eq!(code(file.write_at(u64::MAX - 3, pattern(10, 1))).await, ErrorCode::TooLarge);
     assert_eq!(code(file.write_list(&[Region::new(0, 5)], pattern(6, 1))).await, ErrorCode::Invalid);
+}
+
+/// Space that is reserved and given back, over several strips, and holes that are found.
+pub async fn holes_and_space(client: &Client) {
+    const STRIP: u64 = 64 << 10;
+    let file = client.create(&path("/holes"), striped(STRIP, 3)).await.unwrap();
+    let space = async |from: u64, to: u64, how| file.allocate(Region::new(from, to - from), how).await;
+    space(0, 100, Allocation::Reserve { grows: false }).await.unwrap();
+    assert_eq!((file.size().await.unwrap(), file.seek(0, Sought::Data).await.unwrap()), (0, None));
+    let len = 8 * STRIP + 100;
+    let mut bytes = pattern(len as usize, 3);
+    file.write_at(0, bytes.clone()).await.unwrap();
+    for (from, to, how) in [
+        (5, STRIP - 5, Allocation::Hole),
+        (STRIP + 1, 7 * STRIP + 1, Allocation::Hole),
+        (8 * STRIP, 8 * STRIP + 10, Allocation::Zeros { grows: false }),
+        (8 * STRIP + 50, 1 << 40, Allocation::Hole),
+    ] {
+        space(from, to, how).await.unwrap();
+        bytes[from as usize..to.min(len) as usize].fill(0);
+    }
+    assert_eq!(read(&file, 0, len as usize).await, bytes);
+    assert_eq!(file.seek(0, Sought::Data).await.unwrap(), Some(0));
+    let (hole, data) =
+        (file.seek(STRIP, Sought::Hole).await.unwrap(), file.seek(4 * STRIP, Sought::Data).await.unwrap());
+    assert!(hole.is_some_and(|hole| hole > STRIP && hole <= 2 * STRIP), "{hole:?}");
+    assert!(data.is_some_and(|data| data > 6 * STRIP && data <= 7 * STRIP + 1), "{data:?}");
+    space(0, 9 * STRIP, Allocation::Reserve { grows: true }).await.unwrap();
+    bytes.resize(9 * STRIP as usize, 0);
+    file.sync().await.unwrap();
+    assert_eq!((file.size().await.unwrap(), read(&file, 0, 10 * STRIP as usize).await), (9 * STRIP, bytes));
+    assert_eq!(file.seek(9 * STRIP, Sought::Hole).await.unwrap(), None);
+    assert_eq!(code(file.allocate(Region::new(u64::MAX, 1), Allocation::Hole)).await, ErrorCode::TooLarge);
 }
 
 /// One step of a list access: the regions of the file, and where memory is cut.

@@ -213,6 +213,16 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
         ),
         (datafile(), any::<u64>()).prop_map(|(datafile, number)| IodRequest::Unlock { datafile, number }),
         vec(datafile(), 0..4).prop_map(|datafiles| IodRequest::Getsizes { datafiles }),
+        (datafile(), any::<(u64, u64)>(), 0..3u8, any::<bool>()).prop_map(|(datafile, (offset, len), how, grows)| {
+            let how = match how {
+                0 => Allocation::Reserve { grows },
+                1 => Allocation::Zeros { grows },
+                _ => Allocation::Hole,
+            };
+            IodRequest::Allocate { datafile, range: Region::new(offset, len), how }
+        }),
+        (datafile(), any::<u64>(), prop_oneof![Just(Sought::Data), Just(Sought::Hole)])
+            .prop_map(|(datafile, offset, what)| IodRequest::Seek { datafile, offset, what }),
         (option::of(datafile()), any::<u32>()).prop_map(|(after, files)| IodRequest::CacheState { after, files }),
         (datafile(), any::<(u64, u64)>()).prop_map(|(datafile, (offset, len))| IodRequest::CacheCoverage {
             datafile,
@@ -439,6 +449,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         )),
         vec((any::<u64>().prop_map(DatafileHandle), failure()), 0..5).prop_map(IodReply::Committed),
         vec(option::of(extent()), 0..5).prop_map(IodReply::Sizes),
+        (option::of(any::<u64>()), any::<u64>()).prop_map(|(at, size)| IodReply::Sought { at, size }),
     ];
     let error = (".{0,40}", vec(any::<(u32, u32)>(), 0..5)).prop_map(|(detail, ranges)| {
         FsError::new(ErrorCode::NoSpace, detail)

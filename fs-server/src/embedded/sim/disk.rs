@@ -11,7 +11,7 @@ use bmi::{MemList, Memory};
 use bmi_sim::faults::{DiskUser, Loss};
 use bmi_sim::{DiskFault, Node, SimDisk};
 use fs_proto::limits::MAX_DATAFILES;
-use fs_proto::{DatafileHandle, FsError, IodStat, Region, ServiceKind};
+use fs_proto::{Allocation, DatafileHandle, FsError, IodStat, Region, ServiceKind, Sought};
 use futures_util::FutureExt;
 
 use crate::store::{Contents, DataStore, DiskTurn, Fates, FileStore, Held, Label, Lends, Loan, MemDisk};
@@ -299,6 +299,16 @@ impl DataStore for SimStore {
         self.medium.forget(datafile, size);
         self.disk.set_clock(self.medium.wall_ns());
         self.files.truncate(datafile, size).await
+    }
+
+    async fn allocate(&self, datafile: DatafileHandle, range: Region, how: Allocation) -> Result<(), FsError> {
+        self.medium.sync().await;
+        self.disk.set_clock(self.medium.wall_ns());
+        self.files.allocate(datafile, range, how).await
+    }
+
+    async fn seek(&self, datafile: DatafileHandle, offset: u64, what: Sought) -> Result<Option<u64>, FsError> {
+        self.files.seek(datafile, offset, what).await
     }
 
     async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {

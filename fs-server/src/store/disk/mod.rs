@@ -32,6 +32,7 @@ use std::io;
 use std::sync::Arc;
 
 use bmi::MemSlice;
+use fs_proto::{Allocation, Region, Sought};
 
 #[cfg(any(test, feature = "sim"))]
 pub use self::memory::{Contents, DiskStep, MemDatabase, MemDisk};
@@ -162,6 +163,20 @@ pub(crate) trait DiskFile: Debug + Send + Sync {
     /// # Errors
     /// Those of the disk.
     fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Changes the space of a range that is not empty. Bytes of a hole are zeros, and so are those
+    /// behind the old end.
+    ///
+    /// # Errors
+    /// Those of the disk; `Unsupported` if it cannot do it. Any part of it may be done.
+    fn allocate(&self, range: Region, how: Allocation) -> io::Result<()>;
+
+    /// Returns the offset of the first byte of data, or of a hole, from `offset` on; `None` if
+    /// there is none before the end.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    fn seek(&self, offset: u64, what: Sought) -> io::Result<Option<u64>>;
 
     /// Returns the length as the system knows it, without asking anybody who may have to be waited
     /// for. Only for a file of which all changes since it was opened were made here.

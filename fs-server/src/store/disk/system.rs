@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bmi::MemSlice;
+use fs_proto::{Allocation, Region, Sought};
 use rustix::fs::{
-    AtFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags, fgetxattr, fsetxattr, fstatvfs, mkdirat, openat,
-    renameat, renameat_with, statat, statx, unlinkat,
+    AtFlags, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, StatxFlags, XattrFlags, fallocate, fgetxattr,
+    fsetxattr, fstatvfs, mkdirat, openat, renameat, renameat_with, statat, statx, unlinkat,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::{DiskDir, DiskFile, Room};
 use crate::store::{Held, sys};
@@ -121,6 +122,35 @@ impl DiskFile for File {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         File::set_len(self, len)
+    }
+
+    fn allocate(&self, range: Region, how: Allocation) -> io::Result<()> {
+        let keep = |grows: bool| if grows { FallocateFlags::empty() } else { FallocateFlags::KEEP_SIZE };
+        let flags = match how {
+            Allocation::Reserve { grows } => keep(grows),
+            Allocation::Hole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            Allocation::Zeros { grows } => FallocateFlags::ZERO_RANGE | keep(grows),
+        };
+        Ok(retry_on_intr(|| fallocate(self, flags, range.offset, range.len))?)
+    }
+
+    /// Moves the position of the descriptor, which nobody uses.
+    fn seek(&self, offset: u64, what: Sought) -> io::Result<Option<u64>> {
+        let to = match what {
+            Sought::Data => SeekFrom::Data(offset),
+            Sought::Hole => SeekFrom::Hole(offset),
+        };
+        match rustix::fs::seek(self, to) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
+            // A file system that knows no holes: it has data until the end.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => {
+                let len = DiskFile::len(self)?;
+                let found = if what == Sought::Data { offset } else { len };
+                Ok(Some(found).filter(|_| offset < len))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// All changes of the file are made through this system, so that is the length.

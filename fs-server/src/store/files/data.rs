@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use bmi::hooks::mutated;
 use bmi::{MemList, MemSlice};
-use fs_proto::{DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind};
+use fs_proto::{Allocation, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind, Sought};
 
 use super::durability::{self, StoreCore, Trouble};
 use super::mapped::Mapped;
@@ -371,6 +371,27 @@ impl DataStore for FileStore {
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         self.check(datafile)?;
         self.set_length(datafile, size).await.map(drop)
+    }
+
+    async fn allocate(&self, datafile: DatafileHandle, range: Region, how: Allocation) -> Result<(), FsError> {
+        let Some(file) = self.file(datafile, how != Allocation::Hole).await? else { return Ok(()) };
+        if range.is_empty() {
+            return Ok(());
+        }
+        let _cut = match &self.mapped {
+            Some(mapped) => Some(mapped.cut(datafile).await),
+            None => None,
+        };
+        let result = self.long(move |_| file.allocate(range, how)).await?;
+        self.mapped.iter().for_each(|mapped| mapped.forget(datafile));
+        result.map_err(|error| fault("changing the space of", datafile, &error))
+    }
+
+    async fn seek(&self, datafile: DatafileHandle, offset: u64, what: Sought) -> Result<Option<u64>, FsError> {
+        let hole = Some(offset).filter(|_| what == Sought::Hole);
+        let Some(file) = self.file(datafile, false).await? else { return Ok(hole) };
+        let found = self.long(move |_| file.file().seek(offset, what)).await?;
+        found.map(|found| found.or(hole)).map_err(|error| fault("looking for holes of", datafile, &error))
     }
 
     async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {

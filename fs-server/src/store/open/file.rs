@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use bmi::hooks::mutated;
+use fs_proto::{Allocation, Region};
 
 use super::direct_file::{DirectFile, Way};
 use crate::lock::lock;
@@ -143,6 +144,13 @@ impl OpenFile {
         if self.synced() > size && late {
             self.remember(size)?;
         }
+        self.changed();
+        result
+    }
+
+    /// Changes the space of a range.
+    pub(in crate::store) fn allocate(&self, range: Region, how: Allocation) -> io::Result<()> {
+        let result = step(|| self.file().allocate(range, how));
         self.changed();
         result
     }

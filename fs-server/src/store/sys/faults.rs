@@ -14,6 +14,7 @@ pub(in crate::store) fn fault(what: &str, datafile: DatafileHandle, error: &io::
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorCode::NoSpace,
         io::ErrorKind::FileTooLarge => ErrorCode::TooLarge,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorCode::Permission,
+        _ if error.raw_os_error() == Some(libc::EOPNOTSUPP) => ErrorCode::Unsupported,
         _ => ErrorCode::Io,
     };
     FsError::new(code, format!("{what} {datafile}: {error}"))

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use bmi_cache::{ArenaSettings, Frames, Settings};
 use bmi_sim::Rng;
-use fs_proto::{ClusterId, DatafileHandle, Role, StoreId};
+use fs_proto::{Allocation, ClusterId, DatafileHandle, Role, StoreId};
 use futures_util::FutureExt;
 
 use crate::store::*;
@@ -71,6 +71,8 @@ enum Op {
     /// Carries out what was prepared: where it is cut off, and the length that it gets.
     Commit(u64, usize, usize),
     Truncate(u64, usize),
+    /// An offset and a length.
+    Hole(u64, usize, usize),
     Cancel,
     Remove(&'static [u64]),
     Label(u64),
@@ -92,6 +94,7 @@ const SCRIPT: &[Op] = &[
     Op::Write(256, 0, 2000),
     Op::Sync(&[2, 256]),
     Op::Label(2),
+    Op::Hole(1, 700, 2000),
     Op::Prepare(256, 700),
     Op::Prepare(256, 800),
     Op::Commit(256, 700, 700),
@@ -255,6 +258,15 @@ impl Run {
             Op::Truncate(raw, size) => {
                 let done = run(self.store().truncate(DatafileHandle(raw), size as u64)).is_ok();
                 self.known(raw).cut(size);
+                done
+            }
+            Op::Hole(raw, offset, len) => {
+                let range = Region::new(offset as u64, len as u64);
+                let done = run(self.store().allocate(DatafileHandle(raw), range, Allocation::Hole)).is_ok();
+                let known = self.known(raw);
+                let end = known.len.min(offset + len);
+                known.now[offset..end].fill(0);
+                known.may[offset..end].iter_mut().for_each(|may| *may |= 1);
                 done
             }
             Op::Cancel => {

@@ -2,10 +2,15 @@
 //! I/O, and over a disk in memory.
 
 use bmi::Memory;
+use bmi_cache::{ArenaSettings, Frames, Settings};
+use fs_proto::{Allocation, Sought};
 use proptest::prelude::*;
 
 use super::modes::{MODES, each_mode};
 use super::*;
+
+/// Bytes of a cache: a few units.
+const CACHE: u64 = 256 << 10;
 
 /// Runs a test with a store of files whose large transfers go to other threads than the small ones,
 /// with one whose large ones do not, with those that use direct I/O, and with one in memory.
@@ -208,37 +213,59 @@ fn many_datafiles_are_synced_and_the_first_error_is_told() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// After any sequence of writes and truncations, all stores have the same contents as a plain
-    /// vector.
+    /// After any sequence of writes, truncations and changes of space, all stores have the same
+    /// contents as a plain vector, and no data in a hole.
     #[test]
-    fn stores_agree_with_a_vector(steps in prop::collection::vec((0..200_000u64, 0..70_000usize, any::<u8>(), any::<bool>()), 1..12)) {
+    fn stores_agree_with_a_vector(steps in prop::collection::vec((0..200_000u64, 0..70_000usize, any::<u8>(), 0..7u8), 1..16)) {
         let dir = tempfile::tempdir().unwrap();
         let past = disk_dir();
-        let stores: [&dyn DataStore; 3] = [
+        let behind = std::rc::Rc::new(FileStore::in_memory(&MemDisk::default()));
+        let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
+        let stores: [&dyn DataStore; 4] = [
             &FileStore::open(dir.path(), 4096).unwrap(),
             &Mode::Ring.open(past.path(), 4096),
             &FileStore::in_memory(&MemDisk::default()),
+            &UnifiedStore::new(behind, frames, Settings::for_bytes(CACHE), || 0),
         ];
         let mut model: Vec<u8> = Vec::new();
         run(async {
             for store in stores {
                 store.create(FILE, 1).await.unwrap();
             }
-            for (offset, len, value, truncate) in steps {
-                if truncate {
+            for (offset, len, value, step) in steps {
+                let how = match step {
+                    2 | 3 => Some(Allocation::Hole),
+                    4 => Some(Allocation::Zeros { grows: true }),
+                    5 => Some(Allocation::Zeros { grows: false }),
+                    6 => Some(Allocation::Reserve { grows: true }),
+                    _ => None,
+                };
+                let end = offset as usize + len;
+                if step == 0 {
                     model.resize(offset as usize, 0);
                 } else if len > 0 {
-                    let end = offset as usize + len;
-                    model.resize(model.len().max(end), 0);
-                    model[offset as usize..end].fill(value);
+                    if matches!(step, 1 | 4 | 6) {
+                        model.resize(model.len().max(end), 0);
+                    }
+                    let changed = (offset as usize).min(model.len())..end.min(model.len());
+                    match step {
+                        1 => model[changed].fill(value),
+                        6 => {}
+                        _ => model[changed].fill(0),
+                    }
                 }
                 for store in stores {
-                    if truncate {
-                        store.truncate(FILE, offset).await.unwrap();
-                    } else {
-                        store.write(FILE, &[region(offset, len as u64)], &placed(offset as usize % 4096, &vec![value; len])).await.unwrap();
+                    match how {
+                        Some(how) => store.allocate(FILE, region(offset, len as u64), how).await.unwrap(),
+                        None if step == 0 => store.truncate(FILE, offset).await.unwrap(),
+                        None => store.write(FILE, &[region(offset, len as u64)], &placed(offset as usize % 4096, &vec![value; len])).await.unwrap(),
                     }
                     prop_assert_eq!(store.size(FILE).await, Ok(model.len() as u64));
+                    let data = store.seek(FILE, offset, Sought::Data).await.unwrap();
+                    let hole = store.seek(FILE, offset, Sought::Hole).await.unwrap().unwrap() as usize;
+                    let zeros = (offset as usize).min(model.len())..data.map_or(model.len(), |data| data as usize);
+                    prop_assert!(model[zeros].iter().all(|byte| *byte == 0));
+                    prop_assert!(hole >= offset as usize && model.get(hole).is_none_or(|byte| *byte == 0));
                     let bytes = read(store, &[region(0, model.len() as u64 + 10)]).await.unwrap();
                     prop_assert_eq!(&bytes[..model.len()], &model[..]);
                     prop_assert_eq!(&bytes[model.len()..], &[0; 10][..]);

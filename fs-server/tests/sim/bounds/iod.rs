@@ -3,9 +3,10 @@
 use bmi::paths::Path;
 use bmi_cache::{ArenaSettings, Frames, Settings};
 use bmi_sim::SimConfig;
-use fs_proto::limits::{MAX_DATAFILES, MAX_REGIONS};
+use fs_proto::limits::{MAX_ALLOCATION, MAX_DATAFILES, MAX_REGIONS};
 use fs_proto::{
-    CacheHints, ClusterId, Datatype, Distribution, FileView, Identity, Joined, Start, StoreId, VIEW_WINDOW, ViewPart,
+    Allocation, CacheHints, ClusterId, Datatype, Distribution, FileView, Identity, Joined, Sought, Start, StoreId,
+    VIEW_WINDOW, ViewPart,
 };
 use fs_server::embedded::SimStore;
 use fs_server::iod::{Iod, IodSettings};
@@ -246,6 +247,15 @@ rows! { ROWS of IodRequest for Server {
     IodRequest::Getsizes { .. } => "most datafiles, one of very many dirty units", DATAFILES, |server| {
         server.dirty(file(7));
         server.cost(IodRequest::Getsizes { datafiles: most(7, 6100) })
+    };
+    IodRequest::Allocate { .. } => "the longest hole, in very many dirty units", DATAFILES, |server| {
+        server.dirty(file(9));
+        let range = Region::new(0, MAX_ALLOCATION);
+        server.cost(IodRequest::Allocate { datafile: file(9), range, how: Allocation::Hole })
+    };
+    IodRequest::Seek { .. } => "in very many dirty units", DATAFILES, |server| {
+        server.dirty(file(10));
+        server.cost(IodRequest::Seek { datafile: file(10), offset: 0, what: Sought::Hole })
     };
     IodRequest::Statfs => "very many datafiles", FEW, |server| server.cost(IodRequest::Statfs);
     IodRequest::PrepareTruncate { .. } => "of very many dirty units", DATAFILES, |server| {

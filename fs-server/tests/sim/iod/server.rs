@@ -11,7 +11,10 @@ use bmi::memory::PublishedPages;
 use bmi::memory::zone::ZonePool;
 use bmi::stats::ResourceUsage;
 use bmi_sim::SimConfig;
-use fs_proto::{ClusterId, DatafileHandle, FsError, Identity, IodStat, Role, Start, StoreId, ViewRange, ViewRefusal};
+use fs_proto::{
+    Allocation, ClusterId, DatafileHandle, FsError, Identity, IodStat, Role, Sought, Start, StoreId, ViewRange,
+    ViewRefusal,
+};
 use fs_server::embedded::{Medium, SimStore, datafiles};
 use fs_server::iod::{Iod, IodSettings};
 use fs_server::service::{Limits, Standing, serve};
@@ -137,6 +140,14 @@ impl DataStore for Counting {
 
     async fn truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
         self.store.truncate(datafile, size).await
+    }
+
+    async fn allocate(&self, datafile: DatafileHandle, range: Region, how: Allocation) -> Result<(), FsError> {
+        self.store.allocate(datafile, range, how).await
+    }
+
+    async fn seek(&self, datafile: DatafileHandle, offset: u64, what: Sought) -> Result<Option<u64>, FsError> {
+        self.store.seek(datafile, offset, what).await
     }
 
     async fn remove(&self, datafiles: &[DatafileHandle]) -> Result<(), FsError> {

@@ -43,8 +43,8 @@ use bmi::memory::MemoryRegion;
 use bmi::{Error, MemList, Memory, Time};
 use bmi_cache::{Cache, Extent, Frames, Reading, ReadyRegions, Settings, yield_now};
 use fs_proto::{
-    CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region, ServiceKind,
-    VIEW_GRANULE, ViewRange, ViewRefusal,
+    Allocation, CacheCoverage, CacheHints, CacheStat, CachedFile, DatafileHandle, ErrorCode, FsError, IodStat, Region,
+    ServiceKind, Sought, VIEW_GRANULE, ViewRange, ViewRefusal,
 };
 
 use self::exchange::{Arriving, Behind, extents, fault};
@@ -400,6 +400,35 @@ impl<S: StoreHandle, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         self.behind().truncate(datafile, size).await?;
         hold.discard(size).await;
         Ok(())
+    }
+
+    async fn allocate(&self, datafile: DatafileHandle, range: Region, how: Allocation) -> Result<(), FsError> {
+        self.check(datafile)?;
+        if matches!(how, Allocation::Reserve { .. }) {
+            return self.behind().allocate(datafile, range, how).await;
+        }
+        // Its dirty bytes are on the disk then, and all that is forgotten can be read again.
+        let hold = self.cache.hold(datafile.0, range.offset).await;
+        if self.cache.dirty_end(datafile.0) > range.offset {
+            return Err(FsError::new(
+                ErrorCode::Io,
+                format!("{datafile} has bytes that cannot be written to the disk"),
+            ));
+        }
+        self.views.withdraw(datafile, &[range]);
+        let result = self.behind().allocate(datafile, range, how).await;
+        // Afterwards, and in any case: a unit may be filled meanwhile, and a part may be done.
+        if !mutated("cache/hole-not-forgotten") {
+            hold.discard(range.offset).await;
+        }
+        result
+    }
+
+    /// What is dirty is written first: the disk knows only its own holes.
+    async fn seek(&self, datafile: DatafileHandle, offset: u64, what: Sought) -> Result<Option<u64>, FsError> {
+        self.check(datafile)?;
+        self.cache.flush(datafile.0).await?;
+        self.behind().seek(datafile, offset, what).await
     }
 
     async fn commit_truncate(&self, datafile: DatafileHandle, cut: u64, size: u64) -> Result<(), FsError> {

@@ -79,6 +79,17 @@ fn a_repeated_commit_discards_nothing_that_was_written_while_it_waited() {
     assert_eq!(found.to_vec(), new.to_vec());
 }
 
+#[test]
+fn a_hole_is_not_read_from_the_cache() {
+    let store = unified(CACHE);
+    let (all, found) = ([Region::new(0, 200)], MemList::from(Memory::zeroed(200).unwrap()));
+    assert_eq!(polls(store.create(FILE, 1)), 1);
+    assert_eq!(polls(store.write(FILE, &all, &Memory::from(vec![1; 200]).all().into())), 1);
+    assert_eq!(polls(store.allocate(FILE, Region::new(50, 100), Allocation::Hole)), 1);
+    assert_eq!(polls(store.read(FILE, &all, &found)), 1);
+    assert_eq!(found.to_vec(), [[1; 50], [0; 50], [0; 50], [1; 50]].concat());
+}
+
 /// Replays a bug: a reader was read ahead of past the end of its datafile. The zeros took up to
 /// 4 MiB of the cache, in place of what others used.
 #[test]

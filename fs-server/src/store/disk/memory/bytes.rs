@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use fs_proto::{Allocation, Sought};
+
 use crate::store::{Fates, SECTOR};
 
 /// Size of one allocation, in bytes. Bytes that were never written cost no memory.
@@ -116,6 +118,60 @@ impl Bytes {
             self.len = self.len.max(at + len as u64);
         }
         done
+    }
+
+    /// Changes the space of a range, of which there is room for `room` new chunks. Returns false if
+    /// that is not enough.
+    pub(super) fn allocate(&mut self, range: Range<u64>, how: Allocation, mut room: u64, keep: Keep) -> bool {
+        self.keep(0..0, keep);
+        if !matches!(how, Allocation::Reserve { .. }) {
+            let (first, last) = (range.start / CHUNK, range.end.div_ceil(CHUNK));
+            let chunks: Vec<u64> = self.chunks.range(first..last).map(|(chunk, _)| *chunk).collect();
+            for chunk in chunks {
+                let (from, to) = (range.start.max(chunk * CHUNK), range.end.min((chunk + 1) * CHUNK));
+                self.keep(from..to, keep);
+                if to - from == CHUNK {
+                    self.chunks.remove(&chunk);
+                    room += 1;
+                } else if let Some(bytes) = self.chunks.get_mut(&chunk) {
+                    bytes[(from - chunk * CHUNK) as usize..(to - chunk * CHUNK) as usize].fill(0);
+                }
+            }
+        }
+        let (Allocation::Reserve { grows } | Allocation::Zeros { grows }) = how else { return true };
+        let end = if grows { range.end.max(self.len) } else { self.len };
+        // Space behind the end is not modelled.
+        for chunk in range.start / CHUNK..range.end.min(end).div_ceil(CHUNK) {
+            if self.chunks.contains_key(&chunk) {
+                continue;
+            }
+            if room == 0 {
+                return false;
+            }
+            room -= 1;
+            self.chunks.insert(chunk, vec![0; CHUNK as usize].into());
+        }
+        self.len = end;
+        true
+    }
+
+    /// Returns where the first chunk that exists begins, or the first one that does not, from
+    /// `offset` on, before the end.
+    pub(super) fn seek(&self, offset: u64, what: Sought) -> Option<u64> {
+        let first = offset / CHUNK;
+        let chunk = match what {
+            Sought::Data => self.chunks.range(first..).next().map(|(chunk, _)| *chunk)?,
+            Sought::Hole => {
+                let exist = self.chunks.range(first..).zip(first..).take_while(|((chunk, _), next)| *chunk == next);
+                first + exist.count() as u64
+            }
+        };
+        let found = (chunk * CHUNK).max(offset);
+        match what {
+            Sought::Data => Some(found),
+            Sought::Hole => Some(found.min(self.len)),
+        }
+        .filter(|_| offset < self.len)
     }
 
     /// Reads bytes. Returns how many there are.

@@ -22,6 +22,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use bmi::MemSlice;
+use fs_proto::{Allocation, Region, Sought};
 
 pub use self::backend::MemDatabase;
 use self::bytes::Keep;
@@ -427,6 +428,23 @@ impl DiskFile for MemFile {
         state.faults.step(DiskStep::Length, &self.name)?;
         self.change(state, |bytes, state| bytes.set_len(len, state.keep));
         Ok(())
+    }
+
+    fn allocate(&self, range: Region, how: Allocation) -> io::Result<()> {
+        let end = range.offset.saturating_add(range.len);
+        fits(end)?;
+        let state = &mut *lock(&self.disk.state);
+        state.check(self.disk.power)?;
+        state.faults.step(DiskStep::Write, &self.name)?;
+        let is_done = self.change(state, |bytes, state| {
+            let room = state.capacity.saturating_sub(state.used) / bytes::CHUNK;
+            bytes.allocate(range.offset..end, how, room, state.keep)
+        });
+        if is_done { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+    }
+
+    fn seek(&self, offset: u64, what: Sought) -> io::Result<Option<u64>> {
+        self.disk.step(DiskStep::Look, &self.name, |_| Ok(lock(&self.inode).seek(offset, what)))
     }
 
     fn len(&self) -> io::Result<u64> {
