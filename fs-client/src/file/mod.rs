@@ -1,6 +1,6 @@
 //! An open file (`handle`) and what is done with its data: reads and writes (`transfer`, `list`,
-//! `view`, `shared_read`), its size and space, syncs, hints for the caches of its servers and questions to
-//! these (`caches`). Arrays of the crate `ndarray` as types (`ndarray`).
+//! `view`, `shared_read`), its size and space, syncs, hints for the caches of its servers and
+//! questions to these (`caches`). Arrays of the crate `ndarray` as types (`ndarray`).
 
 mod advice;
 mod caches;

@@ -719,8 +719,8 @@ pub enum IodRequest {
         /// What becomes of them.
         how: Allocation,
     },
-    /// Looks for the first byte of data, or of a hole, from an offset on. Answered by `Sought`. What
-    /// is not written may count as data.
+    /// Looks for the first byte of data, or of a hole, from an offset on. Answered by `Sought`.
+    /// What is not written may count as data.
     Seek {
         /// The datafile.
         datafile: DatafileHandle,

@@ -4,12 +4,14 @@
 //! command line or configuration, 3 if `status` found a server that does not run.
 //!
 //! `arguments` has the options and their help, `configuration` and `servers` carry the commands
-//! out, and `output` prints. The commands for the servers of a machine are in `control`.
+//! out, `units` has what is for systemd, and `output` prints. The commands for the servers of a
+//! machine are in `control`.
 
 mod arguments;
 mod configuration;
 mod output;
 mod servers;
+mod units;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -75,8 +77,15 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Ok::<_, Failure>((config, cluster, names))
     };
     match command {
-        Command::Init { dir, iods, port, over, force } => {
-            configuration::init(&path, &dir, iods.into(), port, &over, force)?
+        Command::Init { dir, iods, port, over, systemd, force } => {
+            // Units may be for a cluster that there is.
+            if systemd.is_none() || !path.exists() {
+                configuration::init(&path, &dir, iods.into(), port, &over, force)?;
+            }
+            if let Some(units) = systemd {
+                load()?;
+                print(&units::write(&units, &path, force)?)?;
+            }
         }
         Command::Check => print(&configuration::describe(&load()?))?,
         Command::Manual(manual) => {

@@ -1,5 +1,6 @@
 //! The servers that the configuration describes, run by this process.
 
+use std::cell::Cell;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 
@@ -9,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 use super::output::{Failure, announce, announce_listening};
+use super::units;
 use crate::config::{Config, DEFAULT_OFFLOAD, ServerAddrs};
 use crate::control::{self, ServerName};
 use crate::embedded::{Neighbours, Role, Server};
@@ -72,7 +74,11 @@ pub(super) fn serve(server: Server, neighbours: Neighbours, metrics: Option<Sock
         announce_listening("", addrs);
         Ok(neighbours)
     };
-    Ok(server.run(ready, || announce("serving\n"), stop_signal())?)
+    let serving = || {
+        announce("serving\n");
+        units::serving();
+    };
+    Ok(server.run(ready, serving, stop_signal())?)
 }
 
 /// Runs servers on threads of their own, like [`serve`].
@@ -83,7 +89,14 @@ pub(super) fn run_all(
     begin_log("info", true);
     serve_metrics(metrics)?;
     let listening = |name: ServerName, addrs: &[Addr]| announce_listening(&format!("{name}: "), addrs);
-    let serving = |name: ServerName| announce(&format!("{name}: serving\n"));
+    let left = Cell::new(servers.len());
+    let serving = |name: ServerName| {
+        announce(&format!("{name}: serving\n"));
+        left.set(left.get() - 1);
+        if left.get() == 0 {
+            units::serving();
+        }
+    };
     control::run(servers, listening, serving, stop_signal()).map_err(Failure::Runtime)
 }
 
@@ -115,6 +128,7 @@ pub(super) async fn stop_signal() {
                 _ = term.recv() => {}
                 _ = int.recv() => {}
             }
+            units::stopping();
         }
         (Err(error), _) | (_, Err(error)) => {
             tracing::error!(%error, "no signal handler; only SIGKILL stops this server");

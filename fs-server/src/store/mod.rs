@@ -356,17 +356,17 @@ pub trait DataStore {
         std::future::pending().await
     }
 
-    /// Gives a range of a datafile space on the disk, or takes it away. The work is in proportion to
-    /// the range.
+    /// Gives a range of a datafile space on the disk, or takes it away. The work is in proportion
+    /// to the range.
     ///
     /// # Errors
     /// `NoSpace`, `Io`, `Lost`, `TooLarge`; `Unsupported` if the disk cannot do it. Any part of it
     /// may be done.
     async fn allocate(&self, datafile: DatafileHandle, range: Region, how: Allocation) -> Result<(), FsError>;
 
-    /// Returns the offset of the first byte of data, or of a hole, from `offset` on; for data `None`
-    /// if there is none. Everything behind the end is a hole. What was not written may count as
-    /// data.
+    /// Returns the offset of the first byte of data, or of a hole, from `offset` on; for data
+    /// `None` if there is none. Everything behind the end is a hole. What was not written may count
+    /// as data.
     ///
     /// # Errors
     /// `Io`, `Lost`.

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -342,4 +343,35 @@ fn directories_that_depend_on_the_place_of_the_start_are_refused() {
             assert!(error.contains(expected) && error.lines().count() == 1, "{error}");
         }
     }
+}
+
+#[test]
+fn systemd_gets_units_and_hears_of_the_server() {
+    let machine = Machine::new(1);
+    let units = machine.dir.path().to_str().unwrap().to_owned();
+    let init = ["init", "--systemd", &units];
+    assert!(machine.ok(&init).contains("systemctl enable --now pvfs-iod@0"));
+    let unit = fs::read_to_string(machine.path("pvfs-manager.service")).unwrap();
+    let start = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+    // The same units may be written again, others are left alone.
+    machine.ok(&init);
+    fs::write(machine.path("pvfs-iod@.service"), "mine").unwrap();
+    assert!(machine.fails(&init, 2).contains("--force"));
+    machine.ok(&[&init[..], &["--force"]].concat());
+
+    // As systemd starts it.
+    let socket = UnixDatagram::bind(machine.path("notify")).unwrap();
+    let mut words = start.split(' ').map(|word| word.trim_matches('"'));
+    let mut command = Command::new(words.next().unwrap());
+    command.args(words).env("NOTIFY_SOCKET", machine.path("notify")).stdout(Stdio::null());
+    let mut server = command.spawn().unwrap();
+    let said = || {
+        let mut text = [0; 256];
+        let len = socket.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..len]).into_owned()
+    };
+    assert!(said().starts_with("READY=1\n"));
+    kill_process(Pid::from_child(&server), Signal::TERM).unwrap();
+    assert_eq!(said(), "STOPPING=1\n");
+    assert!(server.wait().unwrap().success());
 }
