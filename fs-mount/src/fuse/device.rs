@@ -26,19 +26,24 @@ use super::settings::{MOST_DATA, Settings};
 const MOST_FREE: usize = 16;
 /// Memory for data, of [`MOST_DATA`] bytes each.
 pub(crate) struct Buffers {
-    client: SharedClient,
+    /// The memory is what its transports move best. Without a client it is any.
+    client: Option<SharedClient>,
     free: Mutex<Vec<Memory>>,
 }
 
 impl Buffers {
-    pub(crate) fn new(client: SharedClient) -> Buffers {
+    pub(crate) fn new(client: Option<SharedClient>) -> Buffers {
         Buffers { client, free: Mutex::default() }
     }
 
     /// Returns memory that nobody else uses. The error is that there is no more.
     pub(crate) fn take(&self) -> Result<Memory, Errno> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        free.map_or_else(|| self.client.memory(MOST_DATA).map_err(|_| Errno::NOMEM), Ok)
+        let new = || match &self.client {
+            Some(client) => client.memory(MOST_DATA).ok(),
+            None => Memory::zeroed(MOST_DATA).ok(),
+        };
+        free.or_else(new).ok_or(Errno::NOMEM)
     }
 
     /// Takes memory back. An operation that was given up may still use it. Then it is not kept.
