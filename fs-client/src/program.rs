@@ -3,6 +3,7 @@
 
 use std::fmt::Display;
 use std::io::{Read, Write};
+use std::path::PathBuf;
 
 use bmi::config::TcpConfig;
 use bmi::{Addr, Config, Endpoint, OpenOptions, Scheme, driver};
@@ -62,6 +63,13 @@ pub(crate) fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints, S
         };
     }
     Ok(endpoints)
+}
+
+/// Returns the program of the crate `fs-mount`: the one beside this program, or that of the PATH.
+pub(crate) fn mount_program() -> PathBuf {
+    const PROGRAM: &str = "pvfs-mount";
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM)).filter(|path| path.exists());
+    beside.unwrap_or_else(|| PROGRAM.into())
 }
 
 /// Returns a number that no other client has.

@@ -6,6 +6,7 @@
 //! | `program`, `options` | the program, its daemon, its end; the command line |
 //! | `session` | requests side by side, and processes that are killed |
 //! | `served` | the operations, as requests to the servers |
+//! | `through` | a directory of this machine, for the benchmark |
 //! | `nodes` | the objects that the kernel knows |
 //! | `errors` | errors as error numbers |
 //! | `fuse` | the kernel's protocol, and why it is not a crate's |
@@ -17,6 +18,7 @@ mod options;
 mod program;
 mod served;
 mod session;
+mod through;
 
 /// Runs the program. For its own `main` only.
 #[doc(hidden)]

@@ -78,6 +78,10 @@ pub(crate) struct Cli {
     #[arg(short, hide = true)]
     pub(crate) verbose: bool,
 
+    /// Serve the directory ADDR of this machine instead, until standard input ends
+    #[arg(long, hide = true)]
+    pub(crate) through: bool,
+
     /// The daemon, which tells its parent when it has mounted
     #[arg(long, hide = true)]
     pub(crate) daemon: bool,

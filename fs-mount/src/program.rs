@@ -19,12 +19,13 @@ use bmi::{Config, OpenOptions, Scheme, driver};
 use clap::Parser;
 use fs_client::{Client, ClientOptions, Endpoints, ServerName, SharedClient, TransportChoice};
 use rustix::io::Errno;
+use rustix::mount::MountFlags;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::fuse::{self, Device, Mounted};
 use crate::options::{Cli, Mount};
 use crate::served::{Served, Settings};
-use crate::session;
+use crate::{session, through};
 
 /// How long the manager is told at the end which files are closed.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -50,6 +51,9 @@ pub(crate) fn main() -> ExitCode {
     };
     if cli.unmount {
         return done(unmount(Path::new(&cli.manager)));
+    }
+    if let (true, Some(dir)) = (cli.through, &cli.dir) {
+        return done(serve_through(Path::new(&cli.manager), dir));
     }
     let mount = match cli.mount() {
         Ok(mount) => mount,
@@ -90,6 +94,31 @@ fn unmount(dir: &Path) -> io::Result<()> {
         Errno::BUSY => io::Error::other(format!("{} is in use; fuser -m {0} tells by whom", at.display())),
         other => other.into(),
     })
+}
+
+fn read_ahead(mounted: &Mounted) {
+    if let Err(error) = fuse::raise_read_ahead(mounted) {
+        complain(format!("the kernel reads ahead less than 1 MiB: {error}"));
+    }
+}
+
+/// Mounts a directory of this machine, and serves it until standard input ends: whoever started it
+/// is gone then.
+fn serve_through(source: &Path, dir: &Path) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        let fd = Device::open().map_err(|error| io::Error::other(format!("/dev/fuse: {error}")))?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let mounted = fuse::mount(&fd, &source.display().to_string(), dir, flags, "")?;
+        let serving = tokio::spawn(through::serve(Device::new(fd)?, source.to_owned()));
+        read_ahead(&mounted);
+        writeln!(io::stdout(), "{READY}")?;
+        tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink())).await??;
+        fuse::unmount(&mounted.at, true)?;
+        serving.await?
+    });
+    runtime.shutdown_background();
+    result
 }
 
 /// Starts a daemon with the same arguments, and waits until it has mounted.
@@ -152,9 +181,7 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
         let served = Arc::new(Served::new(client, settings));
         tokio::spawn(async move { keeping.keep_held().await });
         let mut serving = tokio::spawn(session::serve(Device::new(fd)?, served));
-        if let Err(error) = fuse::raise_read_ahead(&mounted) {
-            complain(format!("the kernel reads ahead less than 1 MiB: {error}"));
-        }
+        read_ahead(&mounted);
         if is_daemon {
             leave_parent(mount.log.as_deref())?;
         }

@@ -25,6 +25,7 @@
 //! | [`wire`], [`leader`], [`follower`] | several hosts |
 //! | [`door`] | which hosts may join |
 //! | [`run`], [`outcome`] | rounds, and the report of them |
+//! | [`mount`] | a mounted directory, beside others: threads, and no client |
 //! | [`usage`] | the processor time and the context switches of processes |
 //!
 //! **Source.** The IOR and mdtest documentation (<https://ior.readthedocs.io>): the layout of
@@ -37,6 +38,7 @@ pub(crate) mod follower;
 pub(crate) mod job;
 mod layout;
 pub(crate) mod leader;
+pub(crate) mod mount;
 pub(crate) mod outcome;
 pub(crate) mod run;
 mod task;

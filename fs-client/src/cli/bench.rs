@@ -2,7 +2,8 @@
 //! report.
 
 use std::net::TcpListener;
-use std::sync::mpsc::Sender;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::Builder;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::Global;
-use super::args::bench::{Bench, IoArgs, LocalArgs, RunArgs};
+use super::args::bench::{Bench, IoArgs, LocalArgs, MountArgs, RunArgs};
 use super::manager;
 use super::output::Output;
 use crate::bench::door::Key;
@@ -20,10 +21,11 @@ use crate::bench::event::Event;
 use crate::bench::follower::{self, Joiner};
 use crate::bench::job::{Cluster, Copying, Io, Job, MOST_TASKS, Meta, Phase, Work};
 use crate::bench::leader::{Ended, Leader};
+use crate::bench::mount;
 use crate::bench::outcome::Outcome;
 use crate::bench::run::Plan;
 use crate::bench::token::{Token, VARIABLE};
-use crate::program::{INTERRUPTED, Stop, complain, random_id};
+use crate::program::{INTERRUPTED, Stop, complain, mount_program, random_id};
 
 /// The most hosts of a run.
 const MOST_HOSTS: usize = 1024;
@@ -36,6 +38,7 @@ pub(super) fn bench(global: &Global, what: &Bench, output: &mut Output) -> Resul
             let manager = manager(global).ok().map(|addr| addr.to_string());
             return join(address, Joiner { name, token, manager }, output);
         }
+        Bench::Mount(args) => return mount(args, output),
         Bench::Io { io, run } => (run, io_plan(global, io, run)?),
         Bench::Meta { files, unique_dir, depth, in_flight, run } => {
             let meta = |in_flight| Meta { files: *files, unique: *unique_dir, depth: *depth, in_flight };
@@ -52,7 +55,9 @@ pub(super) fn bench(global: &Global, what: &Bench, output: &mut Output) -> Resul
     plan.job.check().map_err(Stop::usage)?;
     run.report.check().map_err(Stop::failed)?;
     let (began, leader) = (began(), Leader::new());
-    interrupt_on_signals(leader.sender())?;
+    let events = leader.sender();
+    // If the run is over, the process is about to end.
+    interrupt_on_signals(move || drop(events.send(Event::Interrupted)))?;
     let outcome = lead(&plan, run, leader, output)?;
     show(&plan, run, &outcome, began, output)
 }
@@ -62,6 +67,46 @@ fn join(address: &str, joiner: Joiner, output: &mut Output) -> Result<(), Stop> 
     output.field("phases", json!(phases));
     output.summary(format!("took part in {phases} phases"));
     Ok(())
+}
+
+/// Measures a mounted directory.
+fn mount(args: &MountArgs, output: &mut Output) -> Result<(), Stop> {
+    if args.block == 0 || !args.block.is_multiple_of(4 << 10) {
+        return Err(Stop::usage("the file of a task has a multiple of 4K"));
+    }
+    args.report.check().map_err(Stop::failed)?;
+    let plan = mount::Plan {
+        dir: args.dir.clone(),
+        beside: args.beside.clone(),
+        program: mount_program(),
+        tasks: if args.tasks == 1 { vec![1] } else { vec![1, args.tasks] },
+        files: args.files,
+        block: args.block,
+        rounds: args.rounds,
+        at_most: args.duration,
+        seed: args.seed.unwrap_or_else(bmi_report::stats::seed),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    interrupt_on_signals(move || stopped.store(true, Ordering::Relaxed))?;
+    let bar = output.steps(plan.steps());
+    let measured = plan.run(&stop, |what| {
+        bar.set_message(what.to_owned());
+        bar.inc(1);
+    });
+    bar.finish_and_clear();
+    let (report, ended) = measured.map_err(Stop::failed)?;
+    match ended {
+        Some(Ended::Interrupted) => {
+            complain("interrupted; this is what was measured so far");
+            output.interrupted();
+        }
+        Some(Ended::Failed(why)) => output.failure(why),
+        None => {}
+    }
+    output.fields(&report)?;
+    output.line(mount::render(&report).trim_end());
+    args.report.write(&report).map_err(Stop::failed)
 }
 
 // ---- the plan ---------------------------------------------------------------------------------
@@ -268,7 +313,7 @@ fn listen(text: &str) -> Result<(TcpListener, String), Stop> {
 }
 
 /// Ends the run at the first signal, and the process at the second.
-fn interrupt_on_signals(events: Sender<Event>) -> Result<(), Stop> {
+fn interrupt_on_signals(interrupt_run: impl Fn() + Send + 'static) -> Result<(), Stop> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let entered = runtime.enter();
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -283,8 +328,7 @@ fn interrupt_on_signals(events: Sender<Event>) -> Result<(), Stop> {
             if number > 0 {
                 std::process::exit(INTERRUPTED.into());
             }
-            // If the run is over, the process is about to end.
-            let _ = events.send(Event::Interrupted);
+            interrupt_run();
         }
     };
     Builder::new().name("signals".into()).spawn(body)?;

@@ -32,7 +32,7 @@ use crate::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
 use bmi::{Addr, driver};
 use clap::{CommandFactory, Parser};
 
-use crate::program::{FAILED, INTERRUPTED, Stop, USAGE, complain, open, random_id};
+use crate::program::{FAILED, INTERRUPTED, Stop, USAGE, complain, mount_program, open, random_id};
 use args::names::Names;
 use args::{Cli, Command, Global};
 use output::{Output, one_line};
@@ -155,9 +155,7 @@ fn mount(global: &Global, dir: &Path, options: &str, foreground: bool) -> Stop {
 
 /// Becomes the program of the crate `fs-mount`. Returns why it cannot.
 fn become_mount<'a>(args: impl IntoIterator<Item = &'a OsStr>) -> Stop {
-    const PROGRAM: &str = "pvfs-mount";
-    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM)).filter(|path| path.exists());
-    let program = beside.unwrap_or_else(|| PROGRAM.into());
+    let program = mount_program();
     let error = process::Command::new(&program).args(args).exec();
     let text = "install it beside pvfs or on the PATH; `cargo build --release -p fs-mount` builds it";
     Stop::failed(format!("{}: {error}; {text}", program.display()))

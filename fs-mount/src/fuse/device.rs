@@ -26,25 +26,35 @@ use super::settings::{MOST_DATA, Settings};
 const MOST_FREE: usize = 16;
 /// Memory for data, of [`MOST_DATA`] bytes each.
 pub(crate) struct Buffers {
-    client: SharedClient,
+    /// The memory is what its transports move best. Without a client it is any.
+    client: Option<SharedClient>,
     free: Mutex<Vec<Memory>>,
 }
 
 impl Buffers {
-    pub(crate) fn new(client: SharedClient) -> Buffers {
+    pub(crate) fn new(client: Option<SharedClient>) -> Buffers {
         Buffers { client, free: Mutex::default() }
     }
 
     /// Returns memory that nobody else uses. The error is that there is no more.
     pub(crate) fn take(&self) -> Result<Memory, Errno> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        free.map_or_else(|| self.client.memory(MOST_DATA).map_err(|_| Errno::NOMEM), Ok)
+        let free = {
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let unused = free.iter_mut().rposition(|memory| memory.get_mut().is_some());
+            unused.map(|at| free.swap_remove(at))
+        };
+        let new = || match &self.client {
+            Some(client) => client.memory(MOST_DATA).ok(),
+            None => Memory::zeroed(MOST_DATA).ok(),
+        };
+        free.or_else(new).ok_or(Errno::NOMEM)
     }
 
-    /// Takes memory back. An operation that was given up may still use it. Then it is not kept.
-    pub(crate) fn give_back(&self, mut memory: Memory) {
+    /// Takes memory back. An operation that was given up may still use it, and the endpoint for a
+    /// moment that of one that has ended.
+    pub(crate) fn give_back(&self, memory: Memory) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if free.len() < MOST_FREE && memory.get_mut().is_some() {
+        if free.len() < MOST_FREE {
             free.push(memory);
         }
     }
@@ -126,8 +136,7 @@ impl Device {
             Some((memory, len)) => match memory.get_mut() {
                 Some(all) => &all[..(*len).min(all.len())],
                 None => {
-                    bytes = memory.to_vec();
-                    bytes.truncate(*len);
+                    bytes = memory.slice(0, (*len).min(memory.len())).to_vec();
                     &bytes
                 }
             },
@@ -147,5 +156,24 @@ impl Device {
         if let (Some((memory, _)), Some(buffers)) = (memory, buffers) {
             buffers.give_back(memory);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory that the endpoint still had for a moment was dropped, and each read of 64 KiB made
+    /// new one.
+    #[test]
+    fn memory_that_is_still_used_is_given_out_later() {
+        let buffers = Buffers::new(None);
+        let mut one = buffers.take().unwrap();
+        one.get_mut().unwrap()[0] = 7;
+        let used = one.slice(0, 1);
+        buffers.give_back(one);
+        assert_eq!(buffers.take().unwrap().get_mut().unwrap()[0], 0, "another one");
+        drop(used);
+        assert_eq!(buffers.take().unwrap().get_mut().unwrap()[0], 7, "the same");
     }
 }

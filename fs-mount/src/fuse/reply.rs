@@ -120,8 +120,8 @@ impl Reply {
         Reply::Bytes(Fields::default().u64(number).u32(flags).u32(0).0)
     }
 
-    pub(crate) fn created(attr: &Attr, times: EntryTimes, flags: u32) -> Reply {
-        Reply::Bytes(Fields::default().entry(attr, times).u64(0).u32(flags).u32(0).0)
+    pub(crate) fn created(attr: &Attr, times: EntryTimes, number: u64, flags: u32) -> Reply {
+        Reply::Bytes(Fields::default().entry(attr, times).u64(number).u32(flags).u32(0).0)
     }
 
     pub(crate) fn written(len: u32) -> Reply {
@@ -227,7 +227,7 @@ mod tests {
         let (attr, times) = (Attr::default(), EntryTimes::default());
         assert_eq!(len(Reply::attr(&attr, times)), 104);
         assert_eq!(len(Reply::entry(&attr, times)), 128);
-        assert_eq!(len(Reply::created(&attr, times, 0)), 144);
+        assert_eq!(len(Reply::created(&attr, times, 0, 0)), 144);
         assert_eq!(len(Reply::opened(0, 0)), 16);
         assert_eq!(len(Reply::space(Space::default())), 80);
         assert_eq!(len(Reply::init(&crate::fuse::settings::Settings::new(false))), 64);

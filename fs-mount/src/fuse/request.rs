@@ -119,6 +119,17 @@ impl Request {
         Some((request, Some(payload)))
     }
 
+    /// Returns the nodes that the kernel forgets with a FORGET or BATCH_FORGET, and how often it
+    /// was told of each. The error is that the list is too short.
+    pub(crate) fn forgotten(&self) -> Result<Vec<(u64, u64)>, Errno> {
+        let mut args = self.args();
+        if self.op == op::FORGET {
+            return Ok(vec![(self.node, args.u64()?)]);
+        }
+        let (count, _) = (args.u32()?, args.u32()?);
+        (0..count).map(|_| Ok((args.u64()?, args.u64()?))).collect()
+    }
+
     /// Returns what follows the header.
     pub(crate) fn args(&self) -> Args<'_> {
         Args(&self.body)

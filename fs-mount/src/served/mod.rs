@@ -26,6 +26,7 @@ use crate::errors::errno;
 use crate::fuse::{Attr, Buffers, EntryTimes, Reply, Request, Space, op};
 use crate::nodes::Nodes;
 use listing::OpenDir;
+pub(crate) use names::{O_TRUNC, O_WRITES};
 
 /// How long the kernel believes what it was told, where it may keep anything.
 const BELIEVED: Duration = Duration::from_secs(1);
@@ -58,7 +59,7 @@ pub(crate) struct Served {
 impl Served {
     pub(crate) fn new(client: SharedClient, settings: Settings) -> Served {
         Served {
-            buffers: Buffers::new(client.clone()),
+            buffers: Buffers::new(Some(client.clone())),
             client,
             settings,
             nodes: Nodes::new(),
@@ -119,15 +120,7 @@ impl Served {
 
     /// The kernel forgets nodes.
     pub(crate) fn forget(&self, request: &Request) -> Result<(), Errno> {
-        let mut args = request.args();
-        if request.op == op::FORGET {
-            self.nodes.forget(request.node, args.u64()?);
-            return Ok(());
-        }
-        let (count, _) = (args.u32()?, args.u32()?);
-        for _ in 0..count {
-            self.nodes.forget(args.u64()?, args.u64()?);
-        }
+        request.forgotten()?.into_iter().for_each(|(node, count)| self.nodes.forget(node, count));
         Ok(())
     }
 
@@ -149,15 +142,8 @@ impl Served {
     }
 
     /// Returns how long the kernel may believe a name and the attributes of what it leads to.
-    ///
-    /// The name of a file is believed only after a listing. So an open looks at the name, and gets
-    /// new attributes with it. After a listing, the open looks at the name too: see `Served::open`.
     fn times(&self, attr: &Attr, is_listed: bool) -> EntryTimes {
-        if self.settings.keeps_nothing {
-            return EntryTimes::default();
-        }
-        let is_believed = is_listed || attr.mode & KIND == mode_of(Kind::Dir);
-        EntryTimes { name: if is_believed { BELIEVED } else { Duration::ZERO }, attr: BELIEVED }
+        if self.settings.keeps_nothing { EntryTimes::default() } else { times(attr, is_listed) }
     }
 
     /// Returns the space of all servers. Those that do not answer soon are as they were.
@@ -184,6 +170,16 @@ impl Served {
     fn new_listing(&self) -> u64 {
         self.next_listing.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+/// Returns how long the kernel may believe a name and the attributes of what it leads to, where it
+/// may keep anything.
+///
+/// The name of a file is believed only after a listing. So an open looks at the name, and gets new
+/// attributes with it. After a listing, the open looks at the name too: see `Served::open`.
+pub(crate) fn times(attr: &Attr, is_listed: bool) -> EntryTimes {
+    let is_believed = is_listed || attr.mode & KIND == mode_of(Kind::Dir);
+    EntryTimes { name: if is_believed { BELIEVED } else { Duration::ZERO }, attr: BELIEVED }
 }
 
 /// The bits of a mode that tell the kind of an object.

@@ -12,9 +12,9 @@ use crate::errors::errno;
 use crate::fuse::{Attr, Reply, Request, flags};
 
 /// Bits of the flags of open(2).
-pub(super) const O_WRITES: u32 = 0o3;
+pub(crate) const O_WRITES: u32 = 0o3;
 const O_EXCL: u32 = 0o200;
-pub(super) const O_TRUNC: u32 = 0o1000;
+pub(crate) const O_TRUNC: u32 = 0o1000;
 pub(super) const O_APPEND: u32 = 0o2000;
 /// What is made in a directory with this bit gets the directory's group.
 const SET_GID: u32 = 0o2000;
@@ -131,7 +131,7 @@ impl Served {
         };
         self.nodes.learn(request.node, Handle::File(file.handle()), attr, false);
         self.nodes.opened(attr.node, file, held)?;
-        Ok(Reply::created(&attr, self.times(&attr, false), self.opened_flags(how)))
+        Ok(Reply::created(&attr, self.times(&attr, false), 0, self.opened_flags(how)))
     }
 
     /// Removes the name of a file. If it is open anywhere, its bytes stay until it is closed.

@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod accidents;
+mod bench;
 mod coherence;
 mod posix;
 mod programs;

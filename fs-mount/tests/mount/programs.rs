@@ -64,3 +64,15 @@ fn what_is_synchronised_twice_is_not_copied_again() {
     shell(world.at(), &sync);
     assert!(shell(world.at(), &sync).trim_end().ends_with(": 0"));
 }
+
+#[test]
+fn what_fio_writes_at_random_places_and_appends_is_what_it_reads() {
+    if !has("fio") {
+        return;
+    }
+    let world = World::with("hard");
+    let fio = "fio --minimal --size=256k --verify=crc32c --verify_fatal=1 --do_verify=1 --ioengine=psync --thread";
+    shell(world.at(), &format!("{fio} --name=places --rw=randrw --bsrange=1k-16k --fsync=8"));
+    let appended = "--name=appended --filename=places.0.0 --rw=write --bs=4k --file_append=1";
+    shell(world.at(), &format!("{fio} {appended}; test $(stat -c %s places.0.0) = 524288"));
+}

@@ -16,18 +16,24 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// Returns the server program: that of `PVFSD`, or the one beside the program that is tested.
 fn pvfsd() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        if let Some(given) = std::env::var_os("PVFSD") {
-            return given.into();
-        }
-        let beside = Path::new(env!("CARGO_BIN_EXE_pvfs-mount")).with_file_name("pvfsd");
-        if !beside.exists() {
-            let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-            build.args(["build", "-p", "fs-server", "--bin", "pvfsd", "--target-dir"]);
-            assert!(build.arg(beside.parent().unwrap().parent().unwrap()).status().unwrap().success());
-        }
-        beside
-    })
+    BUILT.get_or_init(|| std::env::var_os("PVFSD").map_or_else(|| beside("fs-server", "pvfsd"), PathBuf::from))
+}
+
+/// Returns the command `pvfs`.
+pub(crate) fn pvfs() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| beside("fs-client", "pvfs"))
+}
+
+/// Returns a program beside the one that is tested. Builds it if it is not there.
+fn beside(package: &str, program: &str) -> PathBuf {
+    let beside = Path::new(env!("CARGO_BIN_EXE_pvfs-mount")).with_file_name(program);
+    if !beside.exists() {
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "-p", package, "--bin", program, "--target-dir"]);
+        assert!(build.arg(beside.parent().unwrap().parent().unwrap()).status().unwrap().success());
+    }
+    beside
 }
 
 /// A cluster of two I/O servers, and mounts of it.

@@ -20,6 +20,7 @@ Examples:
   pvfs bench copy --size 1G                  put and get
   pvfs bench all --over tcp,shm              one client: names, small accesses, lists, copies
   pvfs bench all --plain                     beside plain sockets and local copies
+  pvfs bench mount /mnt                      a mounted directory, beside a pass-through and tmpfs
   pvfsd scratch -- pvfs bench all            without a cluster: with one that lasts as long
   pvfs bench io --wait-for 1 --listen :7077  wait for another host, where one runs the command
                                              that this one prints: pvfs bench join
@@ -72,6 +73,25 @@ Rows, all of one client on each host, unless there are more --tasks:
                                and 16
   write, read of pieces        64 pieces of 4K in one operation
   put, put and sync, get       a whole file, as the commands do";
+
+const MOUNT: &str = "\
+Examples:
+  pvfs bench mount /mnt                      with 1 and with 8 tasks; some minutes
+  pvfs bench mount /mnt --files 1000 --block 4M --rounds 9
+  pvfs bench mount /mnt --tasks 1 --report mount.json
+
+Any directory will do. Places, in turns:
+  mount          a new directory in DIR
+  pass-through   a directory of tmpfs behind pvfs-mount's protocol code, without a file system: what
+                 it takes is the kernel's part. Left out without root or /dev/fuse
+  tmpfs          a new directory of --beside
+Rows, each with one task and with --tasks of them, which are threads:
+  write, read    a file of each task in order, in transfers of 1M, and up to 1024 transfers of 4K
+                 and of 64K at random places; through the page cache and with O_DIRECT. A write ends
+                 with fsync
+  create, stat, ls -l, remove   --files in one directory, which every task lists as a whole
+  write a tree   a tenth as many small files, as tar unpacks them
+The ratio is the rate of the mount divided by that of the pass-through: 1 is as fast.";
 
 /// Parses another cluster.
 fn beside(text: &str) -> Result<(String, Addr), String> {
@@ -136,6 +156,9 @@ pub(crate) enum Bench {
         #[command(flatten)]
         run: RunArgs,
     },
+    /// Measure a mounted directory, beside a pass-through of the same protocol and memory
+    #[command(after_help = MOUNT)]
+    Mount(MountArgs),
     /// Take part in a run that `pvfs bench … --wait-for` leads on another host
     #[command(after_help = JOIN)]
     Join {
@@ -149,6 +172,36 @@ pub(crate) enum Bench {
         #[arg(long, value_name = "FILE")]
         token_file: Option<PathBuf>,
     },
+}
+
+/// What `bench mount` does.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct MountArgs {
+    /// A directory of the mount
+    pub(crate) dir: PathBuf,
+    /// Where the directories beside it are made
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    pub(crate) beside: PathBuf,
+    /// The larger number of tasks
+    #[arg(long, short = 'N', value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) tasks: u32,
+    /// Files of all tasks together
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(crate) files: u64,
+    /// Bytes of the file of a task, a multiple of 4K
+    #[arg(long, short = 'b', value_name = "SIZE", default_value = "16M", value_parser = size::bytes)]
+    pub(crate) block: u64,
+    /// How often everything is measured
+    #[arg(long, short = 'i', value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) rounds: u32,
+    /// Begin no further round after this time
+    #[arg(long, value_name = "TIME", value_parser = size::duration)]
+    pub(crate) duration: Option<Duration>,
+    /// The seed of the random orders; the default is another one for each run
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) report: ReportArgs,
 }
 
 /// Where local files are.
