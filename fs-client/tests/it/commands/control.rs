@@ -7,6 +7,7 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
@@ -361,6 +362,7 @@ fn systemd_gets_units_and_hears_of_the_server() {
 
     // As systemd starts it.
     let socket = UnixDatagram::bind(machine.path("notify")).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let mut words = start.split(' ').map(|word| word.trim_matches('"'));
     let mut command = Command::new(words.next().unwrap());
     command.args(words).env("NOTIFY_SOCKET", machine.path("notify")).stdout(Stdio::null());

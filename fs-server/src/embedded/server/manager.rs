@@ -1,6 +1,7 @@
 //! Runs a manager: a roll call after a restore, and the loop that makes the changes.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 
@@ -111,7 +112,6 @@ impl Server {
         self.block_on(&opened, loops.begin(&work))??;
         let fronts: Vec<Front<'_>> =
             opened.iter().map(|open| (open.endpoint.clone(), &manager as &dyn Handler)).collect();
-        serving();
         let (failure, seat) = (Cell::new(None), loops.first_seat());
         let inventory = async {
             if let Some(progress) = restored {
@@ -121,11 +121,16 @@ impl Server {
         };
         let serve = async {
             let stop = async {
-                tokio::select! {
-                    () = stop => {}
-                    error = manager.failure() => failure.set(Some(error)),
-                    error = loops.ended() => failure.set(Some(error)),
-                    () = inventory => {}
+                let mut stop = pin!(stop);
+                // First its signals are caught: who hears that it serves may send one.
+                if stop.as_mut().now_or_never().is_none() {
+                    serving();
+                    tokio::select! {
+                        () = stop => {}
+                        error = manager.failure() => failure.set(Some(error)),
+                        error = loops.ended() => failure.set(Some(error)),
+                        () = inventory => {}
+                    }
                 }
                 loops.stop();
             };
