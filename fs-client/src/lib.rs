@@ -79,6 +79,7 @@ mod collective;
 pub mod copy;
 mod error;
 mod file;
+mod fsck;
 pub mod local;
 mod locked;
 mod names;
@@ -109,6 +110,7 @@ pub use fs_proto::{
     Region, RemoveKind, Replace, SetAttr, Sought, XattrName,
 };
 pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
+pub use fsck::{Finding, LOST_FOUND, Report};
 pub use names::{Draft, Held, Publish, ReadDir};
 pub use net::{Endpoints, Route, TransportChoice};
 #[cfg(feature = "object_store")]

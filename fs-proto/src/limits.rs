@@ -73,6 +73,8 @@ pub const MAX_CLOSED: usize = 32;
 pub const MAX_CACHED_FILES: usize = 1024;
 /// Most bytes of rows in one page of a backup: no message has room for more.
 pub const MAX_BACKUP_PAGE: usize = 1 << 20;
+/// Most rows in one page of a check.
+pub const MAX_CHECKED: usize = 1024;
 /// Longest text of an error, in bytes. Longer texts are cut.
 pub const MAX_DETAIL: usize = 512;
 /// Most ranges that an error names. If there are more, the last one covers the rest.

@@ -1,8 +1,9 @@
 //! The command line: runs a command and returns its exit status.
 //!
 //! **Invariants**
-//! 1. The exit status is 0 if the command is done, 1 if an operation failed, and 2 if the command
-//!    line is wrong and nothing was done. 130 if `bench` was interrupted.
+//! 1. The exit status is 0 if the command is done, 1 if an operation failed or `fsck` has found
+//!    damage, and 2 if the command line is wrong and nothing was done. 130 if `bench` was
+//!    interrupted.
 //! 2. Every error is one line on standard error that begins with `pvfs: `. Standard output has only
 //!    results. With `--json` it is one document. Its field `errors` also has those lines, even if
 //!    the command ended early.
@@ -11,6 +12,7 @@
 mod args;
 mod bench;
 mod cache;
+mod fsck;
 mod names;
 mod output;
 mod plan;
@@ -96,6 +98,9 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     }
     if matches!(cli.command, Command::Cache { watch: Some(_), .. }) && cli.global.json {
         return Err(Stop::usage("--watch prints text again and again, but --json is one document; leave one out"));
+    }
+    if matches!(cli.command, Command::Fsck { repair: true, yes: false }) && cli.global.json {
+        return Err(Stop::usage("--repair asks before it changes anything, and --json does not; add --yes"));
     }
     if let Command::Manual(manual) = &cli.command {
         return match cli.global.json {
@@ -204,6 +209,7 @@ async fn command(
         Command::Cache { path, files, watch } => {
             cache::cache(&client, &cache::Show { path, files, watch }, output).await
         }
+        Command::Fsck { repair, yes } => fsck::fsck(&client, fsck::How { repair, yes }, output).await,
         // They have clients of their own, or need none.
         Command::Bench { .. } | Command::Manual(_) | Command::Mount { .. } | Command::Umount { .. } => Ok(()),
         Command::Viewdist { path, rows, .. } => {

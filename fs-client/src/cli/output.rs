@@ -20,13 +20,15 @@ pub(crate) struct Output {
     text: String,
     document: Map<String, Value>,
     failures: Vec<String>,
+    found: usize,
     interrupted: bool,
 }
 
 impl Output {
     pub(crate) fn new(global: &Global) -> Output {
         let (json, quiet) = (global.json, global.quiet);
-        Output { json, quiet, text: String::new(), document: Map::new(), failures: Vec::new(), interrupted: false }
+        let (text, document, failures) = (String::new(), Map::new(), Vec::new());
+        Output { json, quiet, text, document, failures, found: 0, interrupted: false }
     }
 
     /// Adds a line of text. Ignored with `--json`.
@@ -84,6 +86,11 @@ impl Output {
         let line = one_line(&error.to_string());
         complain(&line);
         self.failures.push(line);
+    }
+
+    /// Notes damage that was found. The exit status reports it as a failure.
+    pub(crate) fn found(&mut self, count: usize) {
+        self.found += count;
     }
 
     /// Adds failures that were printed already.
@@ -149,7 +156,19 @@ impl Output {
         }
     }
 
-    /// Prints everything. Returns the number of failures.
+    /// Prints the text so far.
+    pub(crate) fn print(&mut self) -> Result<(), Stop> {
+        let text = std::mem::take(&mut self.text);
+        let mut stdout = std::io::stdout().lock();
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+                Err(Stop::failed(format!("standard output: {error}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Prints everything. Returns the number of failures, and of damages that were found.
     pub(crate) fn finish(mut self) -> Result<usize, Stop> {
         if self.json {
             if !self.failures.is_empty() {
@@ -157,14 +176,8 @@ impl Output {
             }
             self.text = serde_json::to_string_pretty(&self.document).map_err(Stop::failed)? + "\n";
         }
-        let mut stdout = std::io::stdout().lock();
-        match stdout.write_all(self.text.as_bytes()).and_then(|()| stdout.flush()) {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => {
-                return Err(Stop::failed(format!("standard output: {error}")));
-            }
-            _ => {}
-        }
-        Ok(self.failures.len())
+        self.print()?;
+        Ok(self.failures.len() + self.found)
     }
 
     /// Returns a progress bar, which is hidden unless standard error is a terminal.

@@ -127,7 +127,7 @@ impl<S: Threading> Client<S> {
     /// If the manager cannot be reached.
     pub async fn refresh(&self) -> Result<(), Error> {
         let learned = self.0.connections.learn_cluster(self.0.deadline()).await;
-        learned.map_err(|failure| Error::from(failure).during("connect"))
+        learned.map(drop).map_err(|failure| Error::from(failure).during("connect"))
     }
 
     /// Returns the endpoint that the client uses. If there are several, returns the first.

@@ -17,7 +17,7 @@ use futures_util::future::{Either, join_all, select};
 use super::files::{Beginning, Right};
 use super::handle::Client;
 use crate::error::{Error, Failure};
-use crate::net::Resend;
+use crate::net::{Resend, unexpected};
 
 /// Room in a request for everything beside its list of datafiles, and for each of these, in bytes.
 const REQUEST_ROOM: usize = 128;
@@ -157,9 +157,9 @@ impl<S: Threading> Client<S> {
             let datafiles: Vec<DatafileHandle> = items.iter().map(|(.., datafile)| *datafile).collect();
             let sizes = pin!(self.sizes_at(iod, &datafiles));
             let sizes = match within {
-                None => sizes.await,
+                None => sizes.await.0,
                 Some(within) => match select(sizes, pin!(self.endpoint().sleep(within))).await {
-                    Either::Left((sizes, _)) => sizes,
+                    Either::Left(((sizes, _), _)) => sizes,
                     Either::Right(_) => Vec::new(),
                 },
             };
@@ -180,11 +180,17 @@ impl<S: Threading> Client<S> {
     }
 
     /// Asks an I/O server for the sizes of datafiles. Returns those of the first ones, up to an
-    /// error.
-    async fn sizes_at(&self, iod: u32, datafiles: &[DatafileHandle]) -> Vec<Option<Extent>> {
+    /// error, and the error.
+    pub(crate) async fn sizes_at(
+        &self,
+        iod: u32,
+        datafiles: &[DatafileHandle],
+    ) -> (Vec<Option<Extent>>, Option<Failure>) {
         let inner = self.inner();
         let mut sizes = Vec::with_capacity(datafiles.len());
-        let Some(server) = inner.connections.iods().get(iod as usize).cloned() else { return sizes };
+        let Some(server) = inner.connections.iods().get(iod as usize).cloned() else {
+            return (sizes, Some(Failure::here(ErrorCode::Invalid, format!("there is no I/O server {iod}"))));
+        };
         while sizes.len() < datafiles.len() {
             let rest = &datafiles[sizes.len()..];
             let room = inner.connections.room(&server.addr).unwrap_or(REQUEST_ROOM + HANDLE_ROOM);
@@ -194,9 +200,10 @@ impl<S: Threading> Client<S> {
                 Ok(ReplyBody::Iod(IodReply::Sizes(some))) if !some.is_empty() && some.len() <= rest.len() => {
                     sizes.extend(some);
                 }
-                _ => break,
+                Ok(other) => return (sizes, Some(unexpected(&server, &other))),
+                Err(failure) => return (sizes, Some(failure)),
             }
         }
-        sizes
+        (sizes, None)
     }
 }

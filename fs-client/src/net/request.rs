@@ -117,11 +117,11 @@ pub(crate) struct Answer {
 }
 
 impl<S: Threading> Connections<S> {
-    /// Asks the manager for the I/O servers and their stores.
-    pub(crate) async fn learn_cluster(&self, deadline: Time) -> Result<(), Failure> {
+    /// Asks the manager for the I/O servers and their stores. Returns those that are not up.
+    pub(crate) async fn learn_cluster(&self, deadline: Time) -> Result<Vec<ServerName>, Failure> {
         let number = self.servers.with(|servers| servers.ask());
         let mut iods = Vec::new();
-        let mut stores = Vec::new();
+        let (mut stores, mut down) = (Vec::new(), Vec::new());
         loop {
             let first = u32::try_from(iods.len()).unwrap_or(u32::MAX);
             let request = Outgoing::plain(ManagerRequest::Cluster { first });
@@ -138,13 +138,14 @@ impl<S: Threading> Connections<S> {
                 let number = u32::try_from(iods.len()).unwrap_or(u32::MAX);
                 stores.push((iod.addr.clone(), iod.store));
                 iods.push(ServerName { addr: iod.addr, iod: Some(number) });
+                down.extend(iods.last().filter(|_| !iod.up).cloned());
             }
             if news == 0 || iods.len() >= info.total as usize {
                 break;
             }
         }
         self.servers.with(|servers| servers.learn(number, iods, stores));
-        Ok(())
+        Ok(down)
     }
 
     /// Sends a request to a server and returns the reply. Tries again as `resend` allows.

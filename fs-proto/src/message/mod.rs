@@ -1,8 +1,10 @@
 //! What goes over a connection: requests of clients and servers, and the replies.
 
+mod check;
 mod reply;
 mod request;
 
+pub use check::{CheckRow, Fix, Repair, Ties};
 pub use reply::{
     ClusterInfo, DirEntry, IodInfo, IodReply, IodStat, ListEntry, ManagerReply, ManagerStat, PendingTruncate, Reply,
     ReplyBody, XattrName,

@@ -10,8 +10,10 @@ use crate::error::FsError;
 use crate::handle::{DatafileHandle, Handle};
 use crate::identity::{ClusterId, Identity, Start, StoreId, one_address};
 use crate::limits::{
-    self, MAX_BACKUP_PAGE, MAX_DATAFILES, MAX_ENTRIES, MAX_LISTED, MAX_NAME, MAX_SERVERS, MAX_XATTR, MAX_XATTRS,
+    self, MAX_BACKUP_PAGE, MAX_CHECKED, MAX_DATAFILES, MAX_ENTRIES, MAX_LISTED, MAX_NAME, MAX_SERVERS, MAX_XATTR,
+    MAX_XATTRS,
 };
+use crate::message::check::CheckRow;
 
 /// A reply: an answer, or the reason why there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +107,14 @@ pub enum ManagerReply {
         #[serde(deserialize_with = "limits::bounded::<MAX_LISTED, _, _>")]
         entries: Vec<ListEntry>,
         /// True if more entries follow the last of these.
+        more: bool,
+    },
+    /// A page of what the manager keeps.
+    Check {
+        /// The rows.
+        #[serde(deserialize_with = "limits::bounded::<MAX_CHECKED, _, _>")]
+        rows: Vec<CheckRow>,
+        /// True if more pages follow.
         more: bool,
     },
 }

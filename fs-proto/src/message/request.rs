@@ -12,6 +12,7 @@ use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
 use crate::identity::{Hello, Start, StoreId};
 use crate::joined::Joined;
 use crate::limits::{self, MAX_CLOSED, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR};
+use crate::message::check::Repair;
 use crate::message::reply::XattrName;
 use crate::region::Region;
 use crate::regions::Regions;
@@ -419,6 +420,15 @@ pub enum ManagerRequest {
         #[serde(deserialize_with = "limits::bounded::<MAX_CLOSED, _, _>")]
         files: Vec<(FileHandle, Extent)>,
     },
+    /// Returns a page of what the manager keeps, for a check, all of it as it was at one moment.
+    /// Answered by `Check`. Pages are asked for as those of `Backup`.
+    Check {
+        /// The number of the page.
+        page: u64,
+    },
+    /// Repairs what a check has found. Answered by `Done`; by `Stale` if it is not damaged in that
+    /// way any more, or somebody else repairs. Changes the namespace.
+    Repair(Repair),
 }
 
 /// What an I/O server reports about its store.
@@ -469,6 +479,7 @@ impl ManagerRequest {
                 | ManagerRequest::Publish { .. }
                 | ManagerRequest::Abandon { .. }
                 | ManagerRequest::Truncate { .. }
+                | ManagerRequest::Repair(_)
         )
     }
 
@@ -502,6 +513,8 @@ impl ManagerRequest {
             ManagerRequest::Truncate { .. } => "truncate",
             ManagerRequest::Truncation { .. } => "truncation",
             ManagerRequest::Backup { .. } => "backup",
+            ManagerRequest::Check { .. } => "check",
+            ManagerRequest::Repair(_) => "repair",
             ManagerRequest::Register(_) => "register",
         }
     }
@@ -585,7 +598,7 @@ pub enum IodRequest {
         datafiles: Vec<DatafileHandle>,
     },
     /// Lists the datafiles of the store, one page at a time, in the server's order. Answered by
-    /// `Datafiles`. Only the manager may send it.
+    /// `Datafiles`.
     List {
         /// Begin after this one; `None` for the beginning.
         after: Option<DatafileHandle>,
@@ -739,7 +752,6 @@ impl IodRequest {
             IodRequest::Create { .. }
                 | IodRequest::Discard { .. }
                 | IodRequest::Remove { .. }
-                | IodRequest::List { .. }
                 | IodRequest::PrepareTruncate { .. }
                 | IodRequest::CommitTruncates { .. }
                 | IodRequest::CancelTruncates { .. }

@@ -54,7 +54,7 @@ use crate::metrics::keep_sampling;
 use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
 use answer::{Clients, Errands};
-use backup::Snapshots;
+use backup::{Snapshots, What};
 use commit::{Database, Lookups, Queue, Shared, Truncations};
 use fleet::{Members, Registering};
 use tables::{
@@ -281,7 +281,8 @@ impl Manager {
             self.clients.uses(request.id.client, context.session());
             let room = context.room.saturating_sub(REPLY_ROOM);
             let result = match body {
-                ManagerRequest::Backup { page } => self.backup(context.session(), page, room).await,
+                ManagerRequest::Backup { page } => self.snapshot(context.session(), What::Backup, page, room).await,
+                ManagerRequest::Check { page } => self.snapshot(context.session(), What::Check, page, room).await,
                 body => self.until(context.deadline, self.look(request.id.client, &body, room)).await,
             };
             return Answer::from(result.map(ReplyBody::Manager));

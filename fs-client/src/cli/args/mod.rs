@@ -62,6 +62,29 @@ Columns:
 The counters, from hits on, begin with the start of the server. With --watch they begin with the
 line before. A datafile is one server's part of a file; pvfs stat FILE shows those of a file.";
 
+const FSCK: &str = "\
+Examples:
+  pvfs fsck                    what is wrong; nothing is changed
+  pvfs fsck --repair           lists what it will do, and asks
+  pvfs fsck --repair --yes     does not ask
+  pvfs --json fsck             the same facts for programs
+
+The cluster may be in use. What is found:
+  lost                  a datafile of a file is missing, or its server cannot read it
+  short, long, size     a datafile or a file is not as long as the manager knows
+  unowned               a datafile with bytes that belong to no file; a repair makes it a file in
+                        /lost+found
+  name, nameless        a name that leads to nothing, something without a name
+  ties, counts          link counts, parents, numbers of entries, numbers of files
+  twice, spare          a datafile belongs to two files, or is also about to be removed
+  unassigned, server, circle, unreadable     see the manual of operation
+
+A repair never removes bytes, and invents none: a file with a lost datafile stays as it is. What
+can be read of it can be fetched.
+
+Exit status: 0 nothing is wrong, 1 something was found (also if it was repaired) or failed, 2 the
+command line is wrong.";
+
 const CP: &str = "\
 Examples:
   pvfs cp /data/a.bin /data/b.bin
@@ -250,6 +273,17 @@ pub(crate) enum Command {
     Bench {
         #[command(subcommand)]
         what: Box<Bench>,
+    },
+
+    /// Check the whole cluster: names, files and datafiles; changes nothing without --repair
+    #[command(after_help = FSCK)]
+    Fsck {
+        /// List what can be repaired, ask, and repair it; only if all servers are there
+        #[arg(long)]
+        repair: bool,
+        /// Do not ask
+        #[arg(long, short, requires = "repair")]
+        yes: bool,
     },
 
     /// Draw which server holds which ranges of a file

@@ -1,15 +1,17 @@
 //! Accidents around the commands: interrupted transfers, commands that are stopped in the middle
-//! (`SIGSTOP`) while others go on, and output for programs.
+//! (`SIGSTOP`) while others go on, output for programs, and damage in the servers' directories.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
+use serde_json::Value;
 use testbed::process::{Process, until};
 
-use crate::support::bodies::{names_in, pattern, stores};
-use crate::support::cluster::{Cluster, complaint};
+use crate::support::bodies::{fetches, names_in, pattern, stores, until_removed};
+use crate::support::cluster::{Cluster, complaint, piped};
 
 /// Runs `pvfs` under a shell's limits.
 fn limited(cluster: &Cluster, before: &str, args: &str) -> Output {
@@ -171,4 +173,73 @@ fn puts_that_are_stopped_do_not_stop_others() {
     let put = |index| ["put", "--window", "64", "endless", &format!("/put{index}")].map(String::from).to_vec();
     let _all = stopped(&cluster, put);
     others_go_on(&cluster);
+}
+
+/// Returns the file of a datafile in the directory of the first I/O server.
+fn on_first(cluster: &Cluster, name: &str) -> PathBuf {
+    let stat = cluster.json(&["stat", name]);
+    let datafiles = stat["files"][0]["datafiles"].as_array().unwrap();
+    let first = datafiles.iter().find(|datafile| datafile["server"].as_str().unwrap().ends_with("(iod 0)")).unwrap();
+    let handle = u64::from_str_radix(first["handle"].as_str().unwrap().trim_start_matches("data:"), 16).unwrap();
+    cluster.path(&format!("iod0/{:02x}/{handle:016x}", handle >> 8 & 0xff))
+}
+
+#[test]
+fn a_cluster_is_checked_and_repaired_while_it_serves() {
+    let mut cluster = Cluster::start(2);
+    for (name, salt) in [("/whole", 1), ("/lost", 2), ("/gone", 3)] {
+        stores(&cluster, name, &pattern(300_000, salt));
+    }
+    let clean = cluster.ok(&["fsck"]);
+    assert!(
+        clean.starts_with("checked 3 files, 1 directories, ") && clean.ends_with(": nothing is wrong\n"),
+        "{clean}"
+    );
+    let (lost, gone) = (on_first(&cluster, "/lost"), on_first(&cluster, "/gone"));
+    cluster.kill_server(1);
+    fs::remove_file(lost).unwrap();
+    fs::copy(&gone, cluster.path("kept")).unwrap();
+    cluster.start_server(1);
+    cluster.ok(&["rm", "/gone"]);
+    until_removed(&cluster);
+    fs::rename(cluster.path("kept"), &gone).unwrap();
+
+    let found = |output: &Output| {
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(1), ""));
+        String::from_utf8(output.stdout.clone()).unwrap()
+    };
+    let text = found(&cluster.run(&["fsck"]));
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("unowned: data:") && lines[1].starts_with("    repair: it becomes /lost+found/iod0-"));
+    assert!(lines[2].starts_with("lost: /lost: data:") && lines[2].contains("(iod 0): "), "{text}");
+    assert!(lines[3].ends_with(": 2 findings, 1 of which --repair can mend"), "{text}");
+    let json: Value = serde_json::from_str(&found(&cluster.run(&["--json", "fsck"]))).unwrap();
+    let kinds: Vec<_> = json["findings"].as_array().unwrap().iter().map(|finding| &finding["kind"]).collect();
+    assert!(kinds == ["unowned", "lost"] && json["findings"][1]["path"] == "/lost" && json["files"] == 2, "{json}");
+
+    complaint(&cluster.run(&["--json", "fsck", "--repair"]), 2);
+    complaint(&cluster.run(&["fsck", "--yes"]), 2);
+    let mut asked = piped(&cluster, &["fsck", "--repair"]);
+    drop(asked.stdin.take());
+    let asked = asked.wait_with_output().unwrap();
+    let (text, question) = (String::from_utf8_lossy(&asked.stdout), String::from_utf8_lossy(&asked.stderr));
+    assert!(text.ends_with("nothing was changed\n") && question == "repair this? [y/N] ", "{text}{question}");
+    cluster.kill_server(2);
+    let output = cluster.run(&["fsck", "--repair", "--yes"]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && errors.contains("(iod 1) was not checked"), "{errors}");
+    assert!(errors.contains("nothing is repaired while a server is missing"), "{errors}");
+    assert_eq!(cluster.ok(&["ls", "/"]), "lost\nwhole\n");
+    cluster.start_server(2);
+
+    let text = found(&cluster.run(&["fsck", "--repair", "--yes"]));
+    assert!(text.ends_with("repaired 1 of 1\n"), "{text}");
+    let name = cluster.ok(&["ls", "/lost+found"]);
+    let mended = cluster.run(&["cat", &format!("/lost+found/{}", name.trim())]);
+    assert!(mended.stdout == fs::read(&gone).unwrap() && mended.stdout.len() > 100_000);
+    assert_eq!(found(&cluster.run(&["-q", "fsck"])).lines().count(), 1, "the lost one stays");
+    cluster.ok(&["rm", "/lost"]);
+    until_removed(&cluster);
+    cluster.ok(&["fsck"]);
+    fetches(&cluster, "/whole", &pattern(300_000, 1));
 }

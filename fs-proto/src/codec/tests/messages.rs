@@ -118,6 +118,48 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         any::<u64>().prop_map(|file| ManagerRequest::Truncation { file: FileHandle(file) }),
         any::<u64>().prop_map(|page| ManagerRequest::Backup { page }),
         registration().prop_map(ManagerRequest::Register),
+        any::<u64>().prop_map(|page| ManagerRequest::Check { page }),
+        (fix(), any::<(u64, u64)>()).prop_map(|(fix, (before, lost))| {
+            ManagerRequest::Repair(Repair { fix, before, lost: DirHandle(lost) })
+        }),
+    ]
+}
+
+fn ties() -> impl Strategy<Value = Ties> {
+    any::<(u64, u64, u32)>().prop_map(|(parent, size, nlink)| Ties { parent, size, nlink })
+}
+
+fn fix() -> impl Strategy<Value = Fix> {
+    prop_oneof![
+        (any::<u64>(), text()).prop_map(|(dir, name)| Fix::Name { dir, name }),
+        (any::<u64>(), ties()).prop_map(|(raw, was)| Fix::Nameless { raw, was }),
+        (any::<u64>(), ties(), ties()).prop_map(|(raw, was, now)| Fix::Ties { raw, was, now }),
+        (any::<u32>(), any::<u64>()).prop_map(|(iod, raw)| Fix::Datafile { iod, datafile: DatafileHandle(raw) }),
+        any::<(i64, i64)>().prop_map(|(files, dirs)| Fix::Counts { files, dirs }),
+    ]
+}
+
+fn check_row() -> impl Strategy<Value = CheckRow> {
+    let kind = |handle: Handle| handle.kind();
+    prop_oneof![
+        any::<(u64, u64, u64, u64)>().prop_map(|(next, repairs, files, dirs)| CheckRow::Begin {
+            next,
+            repairs,
+            files,
+            dirs
+        }),
+        (entry(), ties()).prop_map(move |(entry, ties)| CheckRow::Object {
+            raw: entry.handle.raw(),
+            kind: kind(entry.handle),
+            ties,
+            layout: entry.layout,
+            content: entry.content
+        }),
+        any::<u64>().prop_map(|raw| CheckRow::Unreadable { raw }),
+        (any::<(u64, u64)>(), text(), option::of(handle()))
+            .prop_map(move |((dir, raw), name, handle)| { CheckRow::Name { dir, name, raw, kind: handle.map(kind) } }),
+        any::<u64>().prop_map(|raw| CheckRow::Nameless { raw }),
+        any::<(u32, u64, u32)>().prop_map(|(iod, first, count)| CheckRow::Spare { iod, first, count }),
     ]
 }
 
@@ -408,6 +450,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
             ManagerReply::Cluster(ClusterInfo { iods: iods.into_iter().map(info).collect(), total, strip_size: 65536 })
         }),
         (vec(any::<u8>(), 0..200), any::<bool>()).prop_map(|(rows, more)| ManagerReply::Backup { rows, more }),
+        (vec(check_row(), 0..4), any::<bool>()).prop_map(|(rows, more)| ManagerReply::Check { rows, more }),
         (any::<u128>(), start(), option::of(start())).prop_map(|(cluster, start, recorded)| {
             ManagerReply::Registered { cluster: ClusterId(cluster), start, recorded }
         }),

@@ -8,6 +8,7 @@ use fs_proto::{ClusterInfo, FileHandle, FsError, IodInfo, ManagerReply, ManagerR
 use redb::WriteTransaction;
 
 use crate::manager::Manager;
+use crate::manager::backup::What;
 use crate::manager::commit::lookups;
 use crate::manager::tables::{Change, names};
 use crate::metrics::{UP, Values, of_manager};
@@ -90,15 +91,16 @@ impl Manager {
         values
     }
 
-    /// Returns a page of a backup.
-    pub(in crate::manager) async fn backup(
+    /// Returns a page of a backup, or for a check.
+    pub(in crate::manager) async fn snapshot(
         &self,
         session: &Arc<Session>,
+        what: What,
         page: u64,
         room: usize,
     ) -> Result<ManagerReply, FsError> {
         let view = self.database.view().await.map_err(|fault| self.settle(fault))?;
-        let page = self.snapshots.borrow_mut().page(&view, session, page, room, self.endpoint.now());
+        let page = self.snapshots.borrow_mut().page(&view, session, (what, page), room, self.endpoint.now());
         page.map_err(|fault| self.settle(fault))
     }
 

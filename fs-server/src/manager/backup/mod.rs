@@ -33,7 +33,7 @@ mod snapshot;
 
 pub(crate) use pull::backup;
 pub(crate) use restore::restore;
-pub(super) use snapshot::Snapshots;
+pub(super) use snapshot::{Snapshots, What};
 
 use std::fmt;
 

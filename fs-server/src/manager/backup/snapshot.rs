@@ -1,4 +1,4 @@
-//! The metadata as of one moment, in pages, for a backup.
+//! The metadata as of one moment, in pages, for a backup or a check.
 //!
 //! **Why a read transaction.** The database keeps the pages that a reader may still read. So the
 //! rows of a backup are of one moment, although changes go on, and no change waits for it.
@@ -23,7 +23,7 @@ use fs_proto::{ErrorCode, FsError, ManagerReply};
 use super::row::{Row, push_row};
 use crate::manager::commit::View;
 use crate::manager::fleet::MEMBERS;
-use crate::manager::tables::{COUNTERS, NAMES, OBJECTS, ORPHANS, TRUNCATES, XATTRS};
+use crate::manager::tables::{COUNTERS, CheckFrom, NAMES, OBJECTS, ORPHANS, TRUNCATES, XATTRS, check_page};
 use crate::manager::{Fault, is_open};
 use crate::service::Session;
 
@@ -35,9 +35,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// at one page of 1 MiB in a second it is for 21 GiB, the metadata of more than 50 million files.
 const LIFE: Duration = Duration::from_hours(6);
 
+/// What the pages are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::manager) enum What {
+    Backup,
+    Check,
+}
+
 /// The first row that was not returned yet.
 #[derive(Debug)]
 enum Position {
+    Check(CheckFrom),
     Counters(String),
     Members(u32),
     Objects(u64),
@@ -82,7 +90,7 @@ impl Snapshots {
         &mut self,
         view: &View,
         session: &Arc<Session>,
-        page: u64,
+        (what, page): (What, u64),
         room: usize,
         now: Time,
     ) -> Result<ManagerReply, Fault> {
@@ -91,30 +99,50 @@ impl Snapshots {
         if page == 0 {
             self.0.retain(|snapshot| !snapshot.session.ptr_eq(&own));
             if let Some(host) = session.host().filter(|host| self.0.iter().any(|snapshot| snapshot.is_of(host))) {
-                let text = format!("a backup is being taken from {host} already; wait until it has ended, or end it");
+                let text = format!(
+                    "a backup or a check is being made from {host} already; wait until it has ended, or end it"
+                );
                 return Err(FsError::new(ErrorCode::Busy, text).into());
             }
             if self.0.len() >= MOST {
-                let text = format!("{MOST} backups are being taken already; wait until one of them has ended");
+                let text = format!("{MOST} backups or checks are being made already; wait until one of them has ended");
                 return Err(FsError::new(ErrorCode::Busy, text).into());
             }
-            let position = Position::Counters(String::new());
+            let position = match what {
+                What::Backup => Position::Counters(String::new()),
+                What::Check => Position::Check(CheckFrom::Begin),
+            };
             let (session, transaction) = (own.clone(), view.clone());
             self.0.push(Snapshot { session, transaction, position, next: 0, began: now, used: now });
         }
-        let at = self.0.iter().position(|snapshot| snapshot.session.ptr_eq(&own) && snapshot.next == page);
+        let is_next = |snapshot: &Snapshot| {
+            let is_check = matches!(snapshot.position, Position::Check(_));
+            snapshot.session.ptr_eq(&own) && snapshot.next == page && is_check == (what == What::Check)
+        };
+        let at = self.0.iter().position(is_next);
         let Some(at) = at else {
-            let text = format!("page {page} of a backup that has ended, or is not at that page; begin again");
+            let text = format!("page {page} of something that has ended, or is not at that page; begin again");
             return Err(FsError::new(ErrorCode::Stale, text).into());
         };
         let snapshot = &mut self.0[at];
         (snapshot.next, snapshot.used) = (page + 1, now);
-        let rows = snapshot.fill(room.min(MAX_BACKUP_PAGE))?;
-        let more = !matches!(snapshot.position, Position::End);
+        let (reply, more) = match &snapshot.position {
+            Position::Check(from) => {
+                let (rows, next) = check_page(&snapshot.transaction, from.clone(), room)?;
+                snapshot.position = Position::Check(next);
+                let more = !matches!(snapshot.position, Position::Check(CheckFrom::End));
+                (ManagerReply::Check { rows, more }, more)
+            }
+            _ => {
+                let rows = snapshot.fill(room.min(MAX_BACKUP_PAGE))?;
+                let more = !matches!(snapshot.position, Position::End);
+                (ManagerReply::Backup { rows, more }, more)
+            }
+        };
         if !more {
             self.0.remove(at);
         }
-        Ok(ManagerReply::Backup { rows, more })
+        Ok(reply)
     }
 }
 
@@ -259,7 +287,7 @@ mod tests {
         let mut import = Import::begin(&copy, &header).unwrap();
         let mut page = 0;
         loop {
-            let reply = snapshots.page(&view(&store), &session, page, 200, at(page)).unwrap();
+            let reply = snapshots.page(&view(&store), &session, (What::Backup, page), 200, at(page)).unwrap();
             let ManagerReply::Backup { rows, more } = reply else { panic!("{reply:?}") };
             assert!(rows.len() <= 200);
             for row in Rows(&rows) {
@@ -300,7 +328,8 @@ mod tests {
             session
         });
         let mut page = |session: usize, page, seconds: u64| {
-            let result = snapshots.page(&view(&store), &sessions[session], page, 80, at(seconds * 1000));
+            let result =
+                snapshots.page(&view(&store), &sessions[session], (What::Backup, page), 80, at(seconds * 1000));
             result.map(|_| ()).map_err(|fault| fault.into_error())
         };
         page(0, 0, 0).unwrap();
@@ -324,7 +353,7 @@ mod tests {
         let mut snapshots = Snapshots::default();
         let sessions = [(); 3].map(|()| Arc::new(Session::default()));
         let mut page = |session: usize, page, ms| {
-            let result = snapshots.page(&view(&store), &sessions[session], page, 200, at(ms));
+            let result = snapshots.page(&view(&store), &sessions[session], (What::Backup, page), 200, at(ms));
             result.map(|_| ()).map_err(|fault| fault.into_error().code)
         };
         assert_eq!(page(0, 0, 0), Ok(()));
@@ -341,7 +370,7 @@ mod tests {
         assert_eq!((stat, snapshots.0.len()), (2, 0), "their connections are gone");
         // A row that has no room in a reply at all.
         let session = Arc::new(Session::default());
-        let error = snapshots.page(&view(&store), &session, 0, 6, at(0)).unwrap_err().into_error();
+        let error = snapshots.page(&view(&store), &session, (What::Backup, 0), 6, at(0)).unwrap_err().into_error();
         assert_eq!(error.code, ErrorCode::TooLarge);
     }
 }

@@ -269,6 +269,10 @@ impl Group {
                 change.set_xattr(*handle, name, value.as_ref(), *exists)?;
                 ManagerReply::Done
             }
+            ManagerRequest::Repair(repair) => {
+                change.repair(repair, situation.servers.len())?;
+                ManagerReply::Done
+            }
             other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
         };
         Ok(reply)

@@ -1,6 +1,7 @@
 //! What the manager keeps: the tables of its database, and the rules for changing them. A function
 //! here takes a transaction, and knows neither requests nor servers.
 
+mod check;
 pub(super) mod dedup;
 mod holds;
 mod identity;
@@ -8,6 +9,7 @@ pub(super) mod names;
 pub(super) mod placement;
 pub(super) mod pools;
 
+pub(super) use check::{CheckFrom, check_page};
 #[cfg(test)]
 pub(super) use dedup::WINDOW;
 pub(super) use dedup::{CLIENTS, Dedup};

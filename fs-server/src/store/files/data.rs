@@ -77,8 +77,9 @@ fn unlink(core: &StoreCore, datafile: DatafileHandle) -> io::Result<()> {
 /// Returns the datafiles of a subdirectory, in order: those with a file and those without.
 fn datafiles_in(core: &StoreCore, number: u8) -> io::Result<Vec<DatafileHandle>> {
     let directory = step(|| core.dir.dir(&subdir(number)))?;
-    let mut handles = handles_in(&*directory, number)?;
-    handles.extend(core.catalogue.list(|datafile| subdir_of(datafile) == number));
+    // First the record: what is taken off meanwhile has a file by then.
+    let mut handles = core.catalogue.list(|datafile| subdir_of(datafile) == number);
+    handles.extend(handles_in(&*directory, number)?);
     handles.sort();
     handles.dedup();
     Ok(handles)

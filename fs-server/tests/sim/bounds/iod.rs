@@ -233,7 +233,7 @@ rows! { ROWS of IodRequest for Server {
         server.by_manager(IodRequest::Remove { datafiles: most(3, 5000) })
     };
     IodRequest::List { .. } => "most of more datafiles", DATAFILES, |server| {
-        server.by_manager(IodRequest::List { after: None })
+        server.cost(IodRequest::List { after: None })
     };
     IodRequest::Sync { .. } => "most datafiles, one of very many units", DATAFILES, |server| {
         server.touch(6100..6200);

@@ -2,8 +2,8 @@
 
 use fs_proto::limits::{MAX_CLOSED, MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR, MAX_XATTRS};
 use fs_proto::{
-    BString, DirHandle, Extent, FileHandle, Handle, Registration, RemoveKind, Replace, SetAttr, Start, StoreId,
-    XattrName, XattrValue,
+    BString, DirHandle, Extent, FileHandle, Fix, Handle, Registration, RemoveKind, Repair, Replace, SetAttr, Start,
+    StoreId, Ties, XattrName, XattrValue,
 };
 use fs_server::service::Limits;
 use futures_util::future::join_all;
@@ -253,6 +253,34 @@ rows! { ROWS of ManagerRequest for Server {
     ManagerRequest::Abandon { .. } => "a file on all servers", COMMIT, |server| {
         let file = server.file("draft", Existing::Replace);
         server.cost(ManagerRequest::Abandon { file })
+    };
+    ManagerRequest::Check { .. } => "a page full of files on all servers, or of names", 8 * MAX_ENTRIES as u64, |server| {
+        server.file("checked", Existing::Refuse);
+        let (mut page, mut most) = (0, (0, 0));
+        loop {
+            let mut more = false;
+            let cost = cost_on(&server.world, &server.cluster.manager_node(), async || {
+                let reply = server.client.manager(server.peer, ManagerRequest::Check { page }).await.unwrap();
+                let ManagerReply::Check { more: goes_on, rows } = reply else { panic!("{reply:?}") };
+                assert!(!rows.is_empty());
+                more = goes_on;
+            });
+            (most, page) = (most.max(cost), page + 1);
+            if !more {
+                return most;
+            }
+        }
+    };
+    ManagerRequest::Repair(_) => "the longest parent chain above what has no name", COMMIT, |server| {
+        let look = ManagerRequest::Lookup { place: Place::root(deep("")) };
+        let lost = server.world.block_on(server.client.entry(server.peer, look)).unwrap().handle.dir().unwrap();
+        let file = server.file("tied", Existing::Refuse);
+        let look = ManagerRequest::Getattr { handle: file.into() };
+        let attr = server.world.block_on(server.client.entry(server.peer, look)).unwrap().attr;
+        let was = Ties { parent: DirHandle::ROOT.0, size: attr.size, nlink: attr.nlink };
+        // Nothing but all rows shows that it has a name.
+        let repair = Repair { fix: Fix::Nameless { raw: file.0, was }, before: 0, lost };
+        server.cost(ManagerRequest::Repair(repair))
     };
     ManagerRequest::Truncate { .. } => "a file on all servers", COMMIT + SERVERS, |server| {
         let file = server.file("file3", Existing::Refuse);

@@ -6,6 +6,7 @@ use super::*;
 mod commits;
 mod contents;
 mod drafts;
+mod fsck;
 mod holds;
 mod loops;
 mod maintenance;

@@ -58,7 +58,7 @@ pub(super) async fn connect(world: &World, cluster: &SimCluster, id: u128) -> Fs
 }
 
 pub(super) fn path(name: &str) -> FsPath {
-    FsPath::root().join(name).unwrap()
+    format!("/{name}").parse().unwrap()
 }
 
 /// Creates a file of [`LONG`] bytes, synced.

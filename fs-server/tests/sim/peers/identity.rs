@@ -180,7 +180,6 @@ fn only_the_confirmed_manager_creates_and_removes() {
             remove(),
             IodRequest::Create { first: DatafileHandle(u64::MAX - 9), count: 9 },
             IodRequest::Discard { first: datafile, count: 1 },
-            IodRequest::List { after: None },
         ] {
             assert_eq!(code(client.iod(peer, request).await), Some(ErrorCode::Permission), "a client");
         }

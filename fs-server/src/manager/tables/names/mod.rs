@@ -6,7 +6,7 @@
 //!   objects   handle → parent, attributes, layout       every file, directory and symbolic link, by number
 //!   xattrs    (handle, name) → value                    extended attributes (`links`)
 //!   names     (directory, name) → handle, kind          in the order of names, so a page of a directory is a range
-//!   counters  "epoch" | "next" | "created" | "files" | "dirs" | "starts" → number
+//!   counters  "epoch" | "next" | "created" | "files" | "dirs" | "starts" | "repairs" → number
 //!   orphans   (I/O server, datafile) → ()               datafiles of removed files, still to be removed there
 //!   nameless  (client, file) → ()                       files without a name (`nameless`)
 //!   unnamed   (file, client) → ()                       those of them that had one, and their holders
@@ -32,6 +32,7 @@ mod change;
 mod links;
 mod nameless;
 mod object;
+mod repair;
 #[cfg(test)]
 mod tests;
 mod truncates;
@@ -42,7 +43,8 @@ pub(in crate::manager) use change::fuzz_view;
 pub(in crate::manager) use change::{Birth, Change, NewFile};
 pub(in crate::manager) use nameless::{Publication, owned, owners};
 pub(in crate::manager) use object::{
-    COUNTERS, NAMELESS, NAMES, OBJECTS, ORPHANS, Object, Stored, TRUNCATES, XATTRS, kind_number,
+    COUNTERS, NAMELESS, NAMES, OBJECTS, ORPHANS, Object, STARTED, Stored, TRUNCATES, XATTRS, kind_number,
 };
+pub(in crate::manager) use repair::REPAIRS;
 pub(in crate::manager) use truncates::{Decided, Truncates, truncates, truncation};
 pub(in crate::manager) use view::{objects_from, orphans, stat, view, xattr, xattrs};

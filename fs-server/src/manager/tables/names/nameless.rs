@@ -105,7 +105,7 @@ impl Change<'_> {
     }
 
     /// Returns true if a file has lost its last name, and is held.
-    fn is_unnamed(&self, raw: u64) -> Result<bool, Fault> {
+    pub(super) fn is_unnamed(&self, raw: u64) -> Result<bool, Fault> {
         Ok(self.unnamed.range((raw, 0)..=(raw, u128::MAX))?.next().transpose()?.is_some())
     }
 

@@ -137,7 +137,7 @@ impl Object {
 
 impl Object {
     /// Returns the object as clients are told of it, when I/O servers were started `starts` times.
-    pub(super) fn entry(self, raw: u64, starts: u64) -> Entry {
+    pub(in crate::manager) fn entry(self, raw: u64, starts: u64) -> Entry {
         let Object { attr, layout, target, touched_ns, content, .. } = self;
         let content = content.now(starts);
         Entry { handle: Handle::new(attr.kind, raw), attr, layout, target, touched_ns, content }
