@@ -282,7 +282,7 @@ pub(crate) enum Command {
         #[arg(long)]
         repair: bool,
         /// Do not ask
-        #[arg(long, short, requires = "repair")]
+        #[arg(long, short)]
         yes: bool,
     },
 

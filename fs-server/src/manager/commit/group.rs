@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bmi::hooks::{mutated, step};
 use fs_proto::{
-    DatafileHandle, ErrorCode, Existing, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody, RequestId, codec,
+    DatafileHandle, ErrorCode, Existing, Fix, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody, RequestId, codec,
 };
 
 use crate::manager::Fault;
@@ -270,6 +270,12 @@ impl Group {
                 ManagerReply::Done
             }
             ManagerRequest::Repair(repair) => {
+                if let Fix::Datafile { iod, datafile } = repair.fix
+                    && situation.pools.has(iod, datafile)
+                {
+                    let text = format!("{datafile} is there for a new file");
+                    return Err(FsError::new(ErrorCode::Stale, text).into());
+                }
                 change.repair(repair, situation.servers.len())?;
                 ManagerReply::Done
             }

@@ -74,6 +74,11 @@ impl Pools {
         (0..self.ranges.len() as u32).map(|iod| self.left(iod)).sum()
     }
 
+    /// Returns true if a datafile is in the pool of a server.
+    pub(in crate::manager) fn has(&self, iod: u32, datafile: DatafileHandle) -> bool {
+        self.ranges.get(iod as usize).is_some_and(|ranges| ranges.iter().any(|range| range.contains(&datafile.0)))
+    }
+
     /// Takes a datafile, in the current transaction.
     pub(in crate::manager) fn take(&mut self, iod: u32) -> Option<DatafileHandle> {
         let range = self.ranges.get_mut(iod as usize)?.iter_mut().find(|range| !range.is_empty())?;

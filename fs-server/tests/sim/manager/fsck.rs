@@ -3,7 +3,8 @@
 
 use bmi::Memory;
 use fs_client::{CreateOptions, FsPath, LOST_FOUND, Publish, Report};
-use fs_proto::{Attr, BString, DirHandle, Fix, Handle, Kind, RemoveKind};
+use fs_proto::{Attr, BString, DirHandle, Fix, Handle, Kind, RemoveKind, Repair};
+use fs_server::embedded::ClusterOptions;
 use fs_server::store::name_of;
 use futures_util::future::{join, join_all, select};
 use redb::{ReadableTable, TableDefinition, WriteTransaction};
@@ -330,6 +331,22 @@ fn a_check_beside_changes_finds_nothing() {
             select(std::pin::pin!(checks), changes).await;
         });
     }
+}
+
+/// Otherwise two files would have the same bytes.
+#[test]
+fn a_datafile_that_is_there_for_a_new_file_is_given_to_no_other() {
+    let (world, cluster) = cluster(1, ClusterOptions::with_iods(1));
+    world.block_on(async {
+        let client = Client::new(&world.node("client"), 1);
+        let manager = client.connect(&cluster.manager()).await;
+        let entry = client.entry(manager, create("file")).await.unwrap();
+        let (iod, used) = entry.layout.unwrap().datafiles()[0];
+        let fix = Fix::Datafile { iod, datafile: DatafileHandle(used.0 + 1) };
+        let repair = Repair { fix, before: 0, lost: DirHandle::ROOT };
+        let refused = client.manager(manager, ManagerRequest::Repair(repair)).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Stale);
+    });
 }
 
 /// Two who repair at the same time do not give a datafile to two files.
