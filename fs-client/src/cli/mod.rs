@@ -99,8 +99,14 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     if matches!(cli.command, Command::Cache { watch: Some(_), .. }) && cli.global.json {
         return Err(Stop::usage("--watch prints text again and again, but --json is one document; leave one out"));
     }
-    if matches!(cli.command, Command::Fsck { repair: true, yes: false }) && cli.global.json {
-        return Err(Stop::usage("--repair asks before it changes anything, and --json does not; add --yes"));
+    match cli.command {
+        Command::Fsck { repair: true, yes: false } if cli.global.json => {
+            return Err(Stop::usage("--repair asks before it changes anything, and --json does not; add --yes"));
+        }
+        Command::Fsck { repair: false, yes: true } => {
+            return Err(Stop::usage("--yes answers what --repair asks; add --repair"));
+        }
+        _ => {}
     }
     if let Command::Manual(manual) = &cli.command {
         return match cli.global.json {
