@@ -206,6 +206,14 @@ fn lock(number: u64, lock: u64) -> IodRequest {
     IodRequest::Lock { datafile: file(number), range, exclusive: true, number: lock, held: false }
 }
 
+fn seek(number: u64) -> IodRequest {
+    IodRequest::Seek { datafile: file(number), offset: 0, what: Sought::Hole }
+}
+
+fn hole(number: u64) -> IodRequest {
+    IodRequest::Allocate { datafile: file(number), range: Region::new(0, MAX_ALLOCATION), how: Allocation::Hole }
+}
+
 /// As many datafiles as a request may name: one, and others from a number on.
 fn most(one: u64, others: u64) -> Vec<DatafileHandle> {
     [one].into_iter().chain(others..).take(MAX_DATAFILES).map(file).collect()
@@ -247,15 +255,6 @@ rows! { ROWS of IodRequest for Server {
     IodRequest::Getsizes { .. } => "most datafiles, one of very many dirty units", DATAFILES, |server| {
         server.dirty(file(7));
         server.cost(IodRequest::Getsizes { datafiles: most(7, 6100) })
-    };
-    IodRequest::Allocate { .. } => "the longest hole, in very many dirty units", DATAFILES, |server| {
-        server.dirty(file(9));
-        let range = Region::new(0, MAX_ALLOCATION);
-        server.cost(IodRequest::Allocate { datafile: file(9), range, how: Allocation::Hole })
-    };
-    IodRequest::Seek { .. } => "in very many dirty units", DATAFILES, |server| {
-        server.dirty(file(10));
-        server.cost(IodRequest::Seek { datafile: file(10), offset: 0, what: Sought::Hole })
     };
     IodRequest::Statfs => "very many datafiles", FEW, |server| server.cost(IodRequest::Statfs);
     IodRequest::PrepareTruncate { .. } => "of very many dirty units", DATAFILES, |server| {
@@ -299,6 +298,9 @@ rows! { ROWS of IodRequest for Server {
         server.fill_locks();
         server.cost(IodRequest::Unlock { datafile: file(1), number: 255 })
     };
+    // The worst ones are the last ones of all: they empty the cache.
+    IodRequest::Seek { .. } => "in nothing", FEW, |server| server.cost(seek(15));
+    IodRequest::Allocate { .. } => "the longest hole, in nothing", FEW, |server| server.cost(hole(15));
 } }
 
 /// What is not asked for by one request to an I/O server alone.
@@ -355,6 +357,24 @@ const BESIDE: &[Row<Server>] = &[
         cost: |server| {
             (10..13).for_each(|number| server.dirty(file(number)));
             server.list(file(13), false)
+        },
+    },
+    Row {
+        request: "IodRequest::Seek { .. }",
+        worst: "in very many dirty units",
+        most: DATAFILES,
+        cost: |server| {
+            server.dirty(file(15));
+            server.cost(seek(15))
+        },
+    },
+    Row {
+        request: "IodRequest::Allocate { .. }",
+        worst: "the longest hole, in very many dirty units",
+        most: DATAFILES,
+        cost: |server| {
+            server.dirty(file(15));
+            server.cost(hole(15))
         },
     },
 ];
