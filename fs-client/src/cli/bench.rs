@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::Global;
-use super::args::bench::{Bench, IoArgs, LocalArgs, MountArgs, RunArgs};
+use super::args::bench::{Bench, IoArgs, LocalArgs, MountArgs, RepeatArgs, RunArgs};
 use super::manager;
 use super::output::Output;
 use crate::bench::door::Key;
@@ -82,9 +82,9 @@ fn mount(args: &MountArgs, output: &mut Output) -> Result<(), Stop> {
         tasks: if args.tasks == 1 { vec![1] } else { vec![1, args.tasks] },
         files: args.files,
         block: args.block,
-        rounds: args.rounds,
-        at_most: args.duration,
-        seed: args.seed.unwrap_or_else(bmi_report::stats::seed),
+        rounds: args.repeat.rounds,
+        at_most: args.repeat.duration,
+        seed: args.repeat.seed.unwrap_or_else(bmi_report::stats::seed),
     };
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -128,7 +128,7 @@ fn io_plan(global: &Global, io: &IoArgs, run: &RunArgs) -> Result<Plan, Stop> {
     if io.overwrite && existing {
         return Err(Stop::usage("--overwrite is for a run that writes; --read alone does not"));
     }
-    if existing && io.verify && run.seed.is_none() {
+    if existing && io.verify && run.repeat.seed.is_none() {
         return Err(Stop::usage("--read --verify needs the --seed of the run that wrote the files"));
     }
     let work = |transfer, in_flight, view| Io {
@@ -237,7 +237,7 @@ fn plan(global: &Global, run: &RunArgs, works: Vec<Work>, local: Option<&LocalAr
         busy: global.busy,
         timeout_ms: millis(global.timeout),
         retry_ms: millis(global.retry_for),
-        seed: run.seed.unwrap_or_else(bmi_report::stats::seed),
+        seed: run.repeat.seed.unwrap_or_else(bmi_report::stats::seed),
         dir: run.path.join(format!("pvfs-bench-{:016x}", random_id()? as u64))?.to_string(),
         tasks,
         all,
@@ -247,7 +247,7 @@ fn plan(global: &Global, run: &RunArgs, works: Vec<Work>, local: Option<&LocalAr
         works,
     };
     let phases = job.works.iter().map(phases).collect();
-    let RunArgs { rounds, duration: at_most, plain, .. } = *run;
+    let RunArgs { plain, repeat: RepeatArgs { rounds, duration: at_most, .. }, .. } = *run;
     if plain && all > 1 {
         return Err(Stop::usage("--plain is for one task: a plain program has one connection, or copies one file"));
     }

@@ -188,7 +188,7 @@ impl<S: Threading> File<S> {
 
     /// Returns the offset of the first byte of data, or of a hole, from `offset` on. `None` if
     /// `offset` is not before the end, or if there is no more data. There is a hole at the end.
-    /// Servers know holes of whole blocks; what is not written may count as data.
+    /// Servers know holes of whole blocks. Bytes that were never written may count as data.
     ///
     /// # Errors
     /// Those of every request.

@@ -84,7 +84,8 @@ impl<S: Threading> Client<S> {
 
     async fn check_page(&self, page: u64) -> Result<(Vec<CheckRow>, bool), Error> {
         match self.ask_manager(ManagerRequest::Check { page }).await.map_err(|error| error.during("check"))? {
-            ManagerReply::Check { rows, more } => Ok((rows, more)),
+            // A page has rows if another one follows: so the pages end.
+            ManagerReply::Check { rows, more } if !more || !rows.is_empty() => Ok((rows, more)),
             other => Err(self.odd(other.into())),
         }
     }

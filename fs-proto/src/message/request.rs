@@ -733,7 +733,7 @@ pub enum IodRequest {
         how: Allocation,
     },
     /// Looks for the first byte of data, or of a hole, from an offset on. Answered by `Sought`.
-    /// What is not written may count as data.
+    /// Bytes that were never written may count as data.
     Seek {
         /// The datafile.
         datafile: DatafileHandle,

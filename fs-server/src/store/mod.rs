@@ -365,8 +365,8 @@ pub trait DataStore {
     async fn allocate(&self, datafile: DatafileHandle, range: Region, how: Allocation) -> Result<(), FsError>;
 
     /// Returns the offset of the first byte of data, or of a hole, from `offset` on; for data
-    /// `None` if there is none. Everything behind the end is a hole. What was not written may count
-    /// as data.
+    /// `None` if there is none. Everything behind the end is a hole. Bytes that were never written
+    /// may count as data.
     ///
     /// # Errors
     /// `Io`, `Lost`.

@@ -12,8 +12,8 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 use std::time::{Duration, SystemTime};
 
@@ -151,19 +151,33 @@ struct Transfers {
 impl Crew<'_> {
     /// Lets all tasks do a phase. Returns how long it took.
     pub(super) fn run(&self, phase: Phase) -> io::Result<(Duration, Part)> {
-        let (clock, together) = (MonotonicClock::new(), Barrier::new(self.tasks as usize));
-        let one = |rank| {
-            let ready = self.prepare(phase, rank);
-            together.wait();
+        let clock = MonotonicClock::new();
+        let one = |rank, ready: Sender<()>, begin: Receiver<()>| {
+            let prepared = self.prepare(phase, rank);
+            drop(ready);
+            // Nobody begins if the system has no thread for one of them.
+            begin.recv().map_err(io::Error::other)?;
             let begun = clock.now();
             let mut part = Part::default();
-            let done = ready.and_then(|ready| self.phase(phase, rank, ready, &clock, &mut part));
+            let done = prepared.and_then(|prepared| self.phase(phase, rank, prepared, &clock, &mut part));
             done.map(|()| (begun, clock.now(), part))
         };
         std::thread::scope(|scope| {
-            let one = &one;
-            let begin = |rank| Builder::new().name(format!("task-{rank}")).spawn_scoped(scope, move || one(rank));
-            let tasks = (0..self.tasks).map(begin).collect::<io::Result<Vec<_>>>()?;
+            let (one, (ready, until_ready)) = (&one, channel());
+            let (mut tasks, mut begins) = (Vec::new(), Vec::new());
+            for rank in 0..self.tasks {
+                let (ready, (begin, begun)) = (ready.clone(), channel());
+                let task = move || one(rank, ready, begun);
+                tasks.push(Builder::new().name(format!("task-{rank}")).spawn_scoped(scope, task)?);
+                begins.push(begin);
+            }
+            drop(ready);
+            // It ends when all have dropped theirs.
+            let _ = until_ready.recv();
+            for begin in &begins {
+                // Each task waits for this, so it arrives.
+                let _ = begin.send(());
+            }
             let done = tasks.into_iter().map(|task| task.join().expect("a task does not panic"));
             let done = done.collect::<io::Result<Vec<(Time, Time, Part)>>>()?;
             let first = done.iter().map(|(begun, ..)| *begun).min().unwrap_or_default();

@@ -174,6 +174,20 @@ pub(crate) enum Bench {
     },
 }
 
+/// How often a benchmark is repeated.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RepeatArgs {
+    /// How often everything is measured
+    #[arg(long, short = 'i', value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) rounds: u32,
+    /// Begin no further round after this time
+    #[arg(long, value_name = "TIME", value_parser = size::duration)]
+    pub(crate) duration: Option<Duration>,
+    /// The seed of the bytes and of the random orders; the default is another one for each run
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+}
+
 /// What `bench mount` does.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct MountArgs {
@@ -191,15 +205,8 @@ pub(crate) struct MountArgs {
     /// Bytes of the file of a task, a multiple of 4K
     #[arg(long, short = 'b', value_name = "SIZE", default_value = "16M", value_parser = size::bytes)]
     pub(crate) block: u64,
-    /// How often everything is measured
-    #[arg(long, short = 'i', value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) rounds: u32,
-    /// Begin no further round after this time
-    #[arg(long, value_name = "TIME", value_parser = size::duration)]
-    pub(crate) duration: Option<Duration>,
-    /// The seed of the random orders; the default is another one for each run
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
     #[command(flatten)]
     pub(crate) report: ReportArgs,
 }
@@ -271,15 +278,8 @@ pub(crate) struct RunArgs {
     /// Tasks on each host, each with a connection of its own
     #[arg(long, short = 'N', value_name = "N", default_value_t = 1)]
     pub(crate) tasks: u32,
-    /// How often everything is measured
-    #[arg(long, short = 'i', value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) rounds: u32,
-    /// Begin no further round after this time
-    #[arg(long, value_name = "TIME", value_parser = size::duration)]
-    pub(crate) duration: Option<Duration>,
-    /// The seed of the bytes and of the random orders; the default is another one for each run
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
+    #[command(flatten)]
+    pub(crate) repeat: RepeatArgs,
     /// Where the directory of the files is made
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub(crate) path: FsPath,

@@ -125,13 +125,15 @@ impl DiskFile for File {
     }
 
     fn allocate(&self, range: Region, how: Allocation) -> io::Result<()> {
-        let keep = |grows: bool| if grows { FallocateFlags::empty() } else { FallocateFlags::KEEP_SIZE };
-        let flags = match how {
-            Allocation::Reserve { grows } => keep(grows),
-            Allocation::Hole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            Allocation::Zeros { grows } => FallocateFlags::ZERO_RANGE | keep(grows),
-        };
-        Ok(retry_on_intr(|| fallocate(self, flags, range.offset, range.len))?)
+        let call = |flags| retry_on_intr(|| fallocate(self, flags, range.offset, range.len));
+        // Not by `ZERO_RANGE`: a file system in memory has none.
+        if !matches!(how, Allocation::Reserve { .. }) {
+            call(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE)?;
+        }
+        if let Allocation::Reserve { grows } | Allocation::Zeros { grows } = how {
+            call(if grows { FallocateFlags::empty() } else { FallocateFlags::KEEP_SIZE })?;
+        }
+        Ok(())
     }
 
     /// Moves the position of the descriptor, which nobody uses.

@@ -407,13 +407,12 @@ impl<S: StoreHandle, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         if matches!(how, Allocation::Reserve { .. }) {
             return self.behind().allocate(datafile, range, how).await;
         }
-        // Its dirty bytes are on the disk then, and all that is forgotten can be read again.
+        // What is cached behind the range is forgotten, too, so it must be on the disk. The hold
+        // writes what comes meanwhile, and does not tell why it cannot.
+        self.cache.flush(datafile.0).await?;
         let hold = self.cache.hold(datafile.0, range.offset).await;
         if self.cache.dirty_end(datafile.0) > range.offset {
-            return Err(FsError::new(
-                ErrorCode::Io,
-                format!("{datafile} has bytes that cannot be written to the disk"),
-            ));
+            return Err(FsError::new(ErrorCode::Io, format!("the disk does not take the bytes of {datafile}")));
         }
         self.views.withdraw(datafile, &[range]);
         let result = self.behind().allocate(datafile, range, how).await;
