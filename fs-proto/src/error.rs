@@ -52,8 +52,8 @@ pub enum ErrorCode {
     WrongServer,
     /// The server's store is older than one that the sender has seen: it has gone back in time.
     OutOfDate,
-    /// Stored data is missing or was cut off at the server: a datafile that must exist does not, or
-    /// is shorter than it must be.
+    /// Stored data is missing or damaged at the server: a datafile that must exist does not, is
+    /// shorter than it must be, or does not match its checksums.
     Lost,
     /// A change was decided, and a server has not carried it out yet. It goes on trying.
     Unfinished,

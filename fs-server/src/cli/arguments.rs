@@ -185,6 +185,9 @@ pub(super) enum Command {
         /// The transports that each server listens on: tcp, ib, shm, or several of them.
         #[arg(long, value_delimiter = ',', default_value = "tcp", value_parser = scheme)]
         over: Vec<Scheme>,
+        /// The I/O servers keep checksums of what they store.
+        #[arg(long)]
+        checksums: bool,
         /// Write units of systemd too, to this directory [without one: /etc/systemd/system]. A
         /// configuration that is there stays.
         #[arg(long, value_name = "UNITS", num_args = 0..=1, default_missing_value = super::units::DIR)]

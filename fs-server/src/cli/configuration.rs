@@ -16,6 +16,7 @@ pub(super) fn init(
     iods: usize,
     port: u16,
     over: &[Scheme],
+    checksums: bool,
     force: bool,
 ) -> Result<(), Failure> {
     if path.exists() && !force {
@@ -29,7 +30,8 @@ pub(super) fn init(
             once.push(*scheme)
         }
     });
-    let text = Config::template(&dir, iods, port, &once).map_err(|error| Failure::Usage(error.to_string()))?;
+    let text =
+        Config::template(&dir, iods, port, &once, checksums).map_err(|error| Failure::Usage(error.to_string()))?;
     fs::write(path, text).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
     print(&format!("wrote {}: a manager and {iods} I/O servers, data under {}\n", path.display(), dir.display()))
 }

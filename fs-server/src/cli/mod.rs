@@ -77,10 +77,10 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Ok::<_, Failure>((config, cluster, names))
     };
     match command {
-        Command::Init { dir, iods, port, over, systemd, force } => {
+        Command::Init { dir, iods, port, over, checksums, systemd, force } => {
             // Units may be for a cluster that there is.
             if systemd.is_none() || !path.exists() {
-                configuration::init(&path, &dir, iods.into(), port, &over, force)?;
+                configuration::init(&path, &dir, iods.into(), port, &over, checksums, force)?;
             }
             if let Some(units) = systemd {
                 load()?;

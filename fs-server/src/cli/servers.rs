@@ -42,6 +42,7 @@ pub(super) fn iod(
         offload,
         heartbeat: HEARTBEAT,
         service: config.cache.service(),
+        checksums: config.storage.checksums,
         cache_dir: config.cache.dir.clone(),
         replace,
         discard_cache,

@@ -72,6 +72,7 @@ fn keys() -> Vec<Key> {
         iod: text("required"),
             "the I/O servers' directories; `{index}` stands for the server's number and is required with several servers";
         logs: text("`logs` beside the manager's directory"), "the directory for the logs of servers in the background";
+        checksums: written(false), "the I/O servers keep checksums of what they store; see *Checksums*";
     });
     let limits = section!("limits", LimitSection {
         threads: written(limits.threads), "event loops of each server, 1 to 64; see *Several event loops*";
@@ -135,7 +136,7 @@ fn the_document_has_the_table_of_all_keys_with_their_defaults() {
 /// What has no default is in a comment.
 #[test]
 fn the_template_has_all_keys() {
-    let template = Config::template(Path::new("/srv/pvfs"), 2, 7000, &[bmi::Scheme::Tcp]).unwrap();
+    let template = Config::template(Path::new("/srv/pvfs"), 2, 7000, &[bmi::Scheme::Tcp], false).unwrap();
     for Key { section, name, .. } in keys() {
         let rest = match section {
             "" => &template[..],

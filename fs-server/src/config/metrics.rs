@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn each_server_has_a_port_for_its_counters() {
-        let template = Config::template(Path::new("/srv/pvfs"), 2, 7000, &[Scheme::Tcp]).unwrap();
+        let template = Config::template(Path::new("/srv/pvfs"), 2, 7000, &[Scheme::Tcp], false).unwrap();
         let of = |addr: &str| Config::parse(&format!("metrics = {addr:?}\n{template}"));
         assert_eq!(Config::parse(&template).unwrap().metrics_of(None), None, "it is off");
         let config = of("127.0.0.1:9400").unwrap();

@@ -70,6 +70,9 @@ pub struct Storage {
     pub iod: String,
     /// The directory for the logs of servers in the background ([`Config::logs_dir`]).
     pub logs: Option<PathBuf>,
+    /// The I/O servers keep checksums of what they store.
+    #[serde(default)]
+    pub checksums: bool,
 }
 
 /// The section `[limits]`.
@@ -249,12 +252,18 @@ impl Config {
     }
 
     /// Returns the text of a commented configuration for a cluster on this machine. It has `iods`
-    /// I/O servers, and its data directories are under `dir`. Each server listens over each of the
-    /// schemes.
+    /// I/O servers, with `checksums` or without, and its data directories are under `dir`. Each
+    /// server listens over each of the schemes.
     ///
     /// # Errors
     /// If there are no such addresses: too few ports, or a path too long for a socket.
-    pub fn template(dir: &Path, iods: usize, port: u16, over: &[Scheme]) -> Result<String, ConfigError> {
+    pub fn template(
+        dir: &Path,
+        iods: usize,
+        port: u16,
+        over: &[Scheme],
+        checksums: bool,
+    ) -> Result<String, ConfigError> {
         let servers = (0..=iods).map(|number| Ok(addrs::local(over, number, iods + 1, port, dir)?.to_toml()));
         let servers = servers.collect::<Result<Vec<String>, ConfigError>>()?;
         let list: Vec<String> = servers[1..].iter().map(|addrs| format!("    {addrs},\n")).collect();
@@ -286,6 +295,8 @@ manager = {manager}
 iod = {iod}
 # Where "pvfsd start" puts the servers' logs.
 logs = {logs}
+# Whether the I/O servers keep checksums of what they store, and compare with them what they read from the disk.
+checksums = {checksums}
 
 # How much each server takes on. All of it may be left out.
 [limits]
@@ -397,7 +408,7 @@ mod tests {
     use super::*;
 
     fn template() -> String {
-        Config::template(Path::new("/srv/pvfs"), 2, 7000, &[Scheme::Tcp]).unwrap()
+        Config::template(Path::new("/srv/pvfs"), 2, 7000, &[Scheme::Tcp], false).unwrap()
     }
 
     fn addrs(texts: &[&str]) -> ServerAddrs {
@@ -478,13 +489,13 @@ mod tests {
     #[test]
     fn a_template_has_every_server_over_every_transport() {
         let over = [Scheme::Shm, Scheme::Tcp, Scheme::Ib];
-        let text = Config::template(Path::new("/srv/pvfs"), 2, 7000, &over).unwrap();
+        let text = Config::template(Path::new("/srv/pvfs"), 2, 7000, &over, true).unwrap();
         let config = Config::parse(&text).unwrap();
         let expected = ["tcp://127.0.0.1:7002", "shm:///srv/pvfs/sockets/iod-1", "ib:///127.0.0.1:7005"];
         assert_eq!(config.cluster.iods[1], addrs(&expected));
         assert_eq!(config.cluster.manager.all().len(), 3);
         let deep = Path::new("/srv").join("x".repeat(100));
-        let error = Config::template(&deep, 2, 7000, &over).unwrap_err().to_string();
+        let error = Config::template(&deep, 2, 7000, &over, false).unwrap_err().to_string();
         assert!(error.contains("107 bytes"), "{error}");
     }
 

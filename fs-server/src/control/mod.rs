@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     fn cluster(dir: &Path) -> Cluster {
-        Cluster::new(&Config::parse(&Config::template(dir, 3, 7000, &[bmi::Scheme::Tcp]).unwrap()).unwrap())
+        Cluster::new(&Config::parse(&Config::template(dir, 3, 7000, &[bmi::Scheme::Tcp], false).unwrap()).unwrap())
     }
 
     #[test]

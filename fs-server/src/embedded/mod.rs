@@ -62,6 +62,8 @@ pub struct ClusterOptions {
     pub iod: IodSettings,
     /// How the I/O servers move data between disk and network.
     pub service: Service,
+    /// The I/O servers keep checksums of what they store.
+    pub checksums: bool,
     /// Transfers of this many bytes or more go to storage threads. Not used in the simulator.
     pub offload: u64,
     /// How often each I/O server confirms to the manager that it is up.
@@ -95,6 +97,7 @@ impl Default for ClusterOptions {
             waiting: Waiting::default(),
             iod: IodSettings::default(),
             service: Service::Normal,
+            checksums: false,
             offload: DEFAULT_OFFLOAD,
             heartbeat: HEARTBEAT,
             pool: ManagerSettings::new(Vec::new()).pool,

@@ -253,6 +253,7 @@ fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Ad
         offload: options.offload,
         heartbeat: options.heartbeat,
         service: options.service.clone(),
+        checksums: options.checksums,
         // Memory, as for servers; the label of the store keeps clusters apart.
         cache_dir: CacheSection::default().dir,
         replace: false,

@@ -76,7 +76,7 @@ use fs_proto::{
 };
 use futures_util::stream::{self, StreamExt};
 
-use crate::metrics::{Values, keep_sampling, of_buffers, of_cache, of_store};
+use crate::metrics::{Values, keep_sampling, of_buffers, of_cache, of_store, of_sums};
 use crate::service::{Answer, Context, Handler};
 use crate::store::{DataStore, Held, StoreHandle};
 use join::Joins;
@@ -450,7 +450,8 @@ impl<S: StoreHandle> Iod<S> {
     async fn values(&self) -> Values {
         let store = self.stat().await.map_or_else(|_| Vec::new(), |stat| of_store(&stat));
         let cache = self.store.cache_stat().map_or_else(Vec::new, |stat| of_cache(&stat));
-        [store, of_buffers(&self.zones.counters()), cache].concat()
+        let sums = self.store.sums_stat().map_or_else(Vec::new, |stat| of_sums(&stat));
+        [store, sums, of_buffers(&self.zones.counters()), cache].concat()
     }
 
     /// Returns the number of this start, for replies.

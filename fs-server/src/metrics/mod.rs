@@ -27,7 +27,7 @@ use metrics::{counter, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 pub(crate) use self::requests::RequestMetrics;
-pub(crate) use self::values::{UP, Values, of_buffers, of_cache, of_manager, of_store};
+pub(crate) use self::values::{UP, Values, of_buffers, of_cache, of_manager, of_store, of_sums};
 
 /// Upper bounds of the times of requests that are counted apart, in seconds: from what a request
 /// takes that is answered from memory to what a disk takes that stalls.

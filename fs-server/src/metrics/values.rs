@@ -1,5 +1,6 @@
 //! The names of all values, and those of them that a server is asked for from time to time.
 
+use crate::store::SumsStat;
 use bmi::memory::zone::ZoneCounters;
 use fs_proto::{CacheStat, IodStat, ManagerStat};
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
@@ -62,6 +63,11 @@ values!(BUFFERS, of_buffers, ZoneCounters {
     bytes = "pvfs_buffer_bytes", "I/O server: bytes of all buffers";
 });
 
+values!(SUMS, of_sums, SumsStat {
+    checked = "pvfs_checksum_right_bytes_total", "I/O server: bytes that were read and match their checksums";
+    damaged = "pvfs_checksum_damaged_total", "I/O server: reads that found a block that does not match its checksum";
+});
+
 values!(CACHE, of_cache, CacheStat {
     most = "pvfs_cache_most_bytes", "`unifier`: most bytes that the cache may have";
     resident = "pvfs_cache_resident_bytes", "`unifier`: bytes of memory that it has";
@@ -84,7 +90,7 @@ values!(CACHE, of_cache, CacheStat {
 
 /// Returns all names with their meanings.
 fn all() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
-    [REQUESTS, MANAGER, MEMBERS, STORE, BUFFERS, CACHE].into_iter().flatten()
+    [REQUESTS, MANAGER, MEMBERS, STORE, SUMS, BUFFERS, CACHE].into_iter().flatten()
 }
 
 /// Tells the recorder what the values are.

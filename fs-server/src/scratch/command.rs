@@ -43,6 +43,9 @@ pub(crate) struct Scratch {
     /// Settings of the section [cache] of a configuration: 'service = "unifier", memory = "1G"'.
     #[arg(long, value_name = "SETTINGS", value_parser = cache)]
     cache: Option<CacheSection>,
+    /// The I/O servers keep checksums of what they store.
+    #[arg(long)]
+    checksums: bool,
     /// The command, which finds the manager in the variable PVFS_MANAGER. The cluster ends with it.
     #[arg(last = true)]
     command: Vec<String>,
@@ -64,12 +67,12 @@ impl Scratch {
         say: impl Fn(&str),
         stopped: impl Future<Output = ()>,
     ) -> Result<u8, String> {
-        let Scratch { iods, over, dir, cache, command } = self;
+        let Scratch { iods, over, dir, cache, checksums, command } = self;
         let service = cache.unwrap_or_default().service();
         over.iter().try_for_each(|scheme| service.check_over(*scheme)).map_err(|error| error.detail)?;
         let data = directory(dir.as_deref())?;
-        let options =
-            ClusterOptions { iods: iods.into(), over, service, threads, waiting, ..ClusterOptions::default() };
+        let iods = iods.into();
+        let options = ClusterOptions { iods, over, service, checksums, threads, waiting, ..ClusterOptions::default() };
         let cluster = EmbeddedCluster::start(data.path(), options).map_err(|error| error.to_string())?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
         let runtime = runtime.map_err(|error| error.to_string())?;

@@ -25,6 +25,7 @@
 //!   files      the store of files, its records, its modes          meta   the manager's metadata
 //!   transfer   how bytes get between memory and a file
 //!   open       open files                                          label  whose directory it is
+//!   sums       checksums of datafiles
 //!   disk       what a store asks of a file system: a real one, and one in memory that fails
 //!   sys        calls of the system and their errors
 //! ```
@@ -37,6 +38,7 @@ pub(crate) mod fuzz;
 mod label;
 mod meta;
 mod open;
+mod sums;
 mod sys;
 mod transfer;
 
@@ -77,6 +79,15 @@ pub struct Held {
     /// Time of the last write or change of length, in nanoseconds since 1970. 0 if there was none,
     /// or if the store has no clock.
     pub mtime_ns: u64,
+}
+
+/// What a store has compared with its checksums since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SumsStat {
+    /// Number of bytes that were right.
+    pub checked: u64,
+    /// Number of times that a block was not.
+    pub damaged: u64,
 }
 
 /// Which memory of its own a store lends.
@@ -207,7 +218,8 @@ pub trait DataStore {
     /// Reads `regions`, in order, into `into`. They have the same total length.
     ///
     /// # Errors
-    /// `Io`, `Lost`, with the ranges that were not read.
+    /// `Io`, `Lost`, with the ranges that were not read. `Lost` also if what the disk has does not
+    /// match its checksum.
     async fn read(&self, datafile: DatafileHandle, regions: &[Region], into: &MemList) -> Result<(), FsError>;
 
     /// Returns why every operation on a datafile fails now, as far as that is known without asking
@@ -289,6 +301,11 @@ pub trait DataStore {
     /// Returns the state of the store's own cache; `None` if it has none. Any peer may ask for it
     /// at any time, as with the two queries below, so it must not look at the datafiles one by one.
     fn cache_stat(&self) -> Option<CacheStat> {
+        None
+    }
+
+    /// Returns what was compared with checksums; `None` if the store keeps none.
+    fn sums_stat(&self) -> Option<SumsStat> {
         None
     }
 

@@ -1,12 +1,15 @@
 //! Runs an I/O server: its store, its registration with the manager, and the first of its loops.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use bmi::Addr;
 use fs_proto::{ErrorCode, FsError, StoreId};
 use futures_util::FutureExt;
+use futures_util::future::select;
 
 use super::transports::{OpenEndpoint, Opened};
 use super::{Neighbours, Role, Server};
@@ -18,6 +21,9 @@ use crate::service::{Handler, Standing, beside, serve_beside};
 use crate::store::{CachedFiles, DataStore, Directory, FileStore, Label, Service};
 use crate::workers::Workers;
 
+/// How long a server that stops makes checksums of what was changed last.
+const SETTLING: Duration = Duration::from_secs(3);
+
 /// The directory of an I/O server, and how many of its datafiles may be open.
 pub(super) struct Home {
     pub(super) directory: Directory,
@@ -26,12 +32,18 @@ pub(super) struct Home {
 
 impl Home {
     /// Gives the directory a label, if one is given, and opens the store in it.
-    fn open(mut self, label: Option<Label>, offload: u64, service: &Service) -> Result<FileStore, FsError> {
+    fn open(
+        mut self,
+        label: Option<Label>,
+        offload: u64,
+        service: &Service,
+        checksums: bool,
+    ) -> Result<FileStore, FsError> {
         if let Some(label) = label {
             self.directory.establish(&label)?;
         }
         let store = FileStore::open(self.directory.path(), offload)?.keeping_open(self.open_files);
-        let store = store.direct_io(service.has_cache()).mapped(*service == Service::Mmap)?;
+        let store = store.checksums(checksums)?.direct_io(service.has_cache()).mapped(*service == Service::Mmap)?;
         Ok(store.locked_by(self.directory.lock()))
     }
 }
@@ -132,7 +144,10 @@ impl Server {
         let serve = serve_beside(&fronts, &standing, self.limits, seat.as_ref(), stop);
         self.block_on(&opened, beside(&first, serve))?;
         let ended = loops.end();
-        let files = self.block_on(&opened, cached.close(opened[0].endpoint.sleep(self.limits.reply_timeout)))?;
+        let patience = |time| opened[0].endpoint.sleep(time);
+        let files = self.block_on(&opened, cached.close(patience(self.limits.reply_timeout)))?;
+        // The next start makes the checksums that are not made in time.
+        self.block_on(&opened, select(pin!(files.settle_all()), pin!(patience(SETTLING))))?;
         if !files.wait_until_idle(self.limits.reply_timeout) {
             tracing::warn!("the disk has not answered; the server ends without it, and its directory stays locked");
         }
@@ -148,7 +163,9 @@ impl Server {
         membership: &mut Membership,
         labels: &LabelLock,
     ) -> Result<(Arc<FileStore>, fs_proto::Start), FsError> {
-        let Role::Iod { offload, ref service, .. } = self.role else { unreachable!("only an I/O server gets here") };
+        let Role::Iod { offload, ref service, checksums, .. } = self.role else {
+            unreachable!("only an I/O server gets here")
+        };
         let number = StoreId(random_number()?);
         let label = match home.directory.label() {
             None => Some(membership.ask_for_label(number).await?),
@@ -156,7 +173,9 @@ impl Server {
         };
         let service = service.clone();
         // The names of all datafiles are read, while the others are told to wait.
-        let store = Arc::new(Workers::new("disk-opening", 1).run(move || home.open(label, offload, &service)).await??);
+        let store = Arc::new(
+            Workers::new("disk-opening", 1).run(move || home.open(label, offload, &service, checksums)).await??,
+        );
         let start = membership.begin(&*store, labels).await?;
         Ok((store, start))
     }

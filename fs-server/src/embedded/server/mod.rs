@@ -55,6 +55,8 @@ pub(crate) enum Role {
         offload: u64,
         heartbeat: Duration,
         service: Service,
+        /// The store keeps checksums.
+        checksums: bool,
         /// The directory of the caches of killed servers, and of this one.
         cache_dir: PathBuf,
         /// If true, the store replaces the one that the server had.

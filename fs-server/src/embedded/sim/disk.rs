@@ -3,8 +3,10 @@
 
 use std::cell::Cell;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi::{MemList, Memory};
@@ -208,6 +210,14 @@ impl SimStore {
         self
     }
 
+    /// Keeps checksums if `on` is set, as [`FileStore::checksums`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn checksums(self, on: bool) -> Result<SimStore, FsError> {
+        Ok(SimStore { files: self.files.checksums(on)?, ..self })
+    }
+
     fn stat_of(&self, stat: IodStat) -> IodStat {
         IodStat { disk: self.disk.store_number(), ..stat }
     }
@@ -349,6 +359,10 @@ impl DataStore for SimStore {
 
     async fn stat(&self) -> Result<IodStat, FsError> {
         Ok(self.stat_of(self.files.stat().await?))
+    }
+
+    async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
+        self.files.tend(sleep).await;
     }
 
     fn known_stat(&self) -> Option<IodStat> {

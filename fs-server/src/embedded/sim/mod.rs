@@ -363,7 +363,7 @@ async fn run_iod(
     if loops.is_some() {
         endpoint.with(|engine| engine.transport_mut().spread(1));
     }
-    let open = async || SimStore::open(&disk, medium.clone());
+    let open = async || SimStore::open(&disk, medium.clone())?.checksums(options.checksums);
     let store = Rc::new(until_started(&node, open).await.mapping(options.service == Service::Mmap));
     let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);
     let mut membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bmi::hooks::mutated;
@@ -15,15 +17,17 @@ use super::durability::{self, StoreCore, Trouble};
 use super::mapped::Mapped;
 use super::marks::{Mark, Marks};
 use super::names::{handles_in, name, range, subdir, subdir_of};
+use super::settle::verified_at_once;
 use super::store::FileStore;
 use crate::lock::lock;
 use crate::store::disk::Room;
 use crate::store::disk::steps::step;
 use crate::store::label::{Label, write_label};
 use crate::store::open::{Named, OpenFile, Way};
+use crate::store::sums::What;
 use crate::store::sys::{fault, no_descriptor, trouble};
 use crate::store::transfer::{AtOnce, Direction, Job, jobs, read_all, write_all};
-use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, remainder};
+use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, SumsStat, remainder};
 
 /// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
 /// several at once. Beyond a few, there are no more cores and channels.
@@ -64,6 +68,9 @@ fn try_length(core: &StoreCore, size: u64) -> io::Result<()> {
 /// Removes the file of a datafile that is not on the catalogue. It is not an error if it does not
 /// exist.
 fn unlink(core: &StoreCore, datafile: DatafileHandle) -> io::Result<()> {
+    if let Some(sums) = &core.sums {
+        sums.remove(datafile)?;
+    }
     match step(|| core.dir.remove(&name(datafile))) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Ok(()) => {
@@ -95,7 +102,8 @@ impl FileStore {
             None => None,
         };
         let cut = file.clone();
-        let result = self.long(move |_| cut.set_len(size));
+        let change = self.begin_change(datafile, &file, What::Length(size)).await?;
+        let result = self.long(move |_| (change, cut.set_len(size)).1);
         self.mapped.iter().for_each(|mapped| mapped.forget(datafile));
         result.await?.map_err(|error| fault("truncating", datafile, &error))?;
         Ok(Some(file))
@@ -149,7 +157,11 @@ impl FileStore {
     }
 
     /// Syncs files, with their attributes if `whole` is set. Returns those that are not durable.
-    async fn sync_files(&self, files: Vec<Named>, whole: bool) -> Result<Vec<(DatafileHandle, Trouble)>, FsError> {
+    pub(super) async fn sync_files(
+        &self,
+        files: Vec<Named>,
+        whole: bool,
+    ) -> Result<Vec<(DatafileHandle, Trouble)>, FsError> {
         let mut failed = Vec::new();
         let mut left = files;
         loop {
@@ -284,8 +296,9 @@ impl DataStore for FileStore {
     }
 
     async fn write(&self, datafile: DatafileHandle, regions: &[Region], from: &MemList) -> Result<(), FsError> {
-        let file = self.file(datafile, true).await.map_err(|error| error.with_ranges(regions.iter().copied()))?;
-        let (file, jobs) = (file.expect(MADE), jobs(regions, from));
+        let all = |error: FsError| error.with_ranges(regions.iter().copied());
+        let (file, jobs) = (self.file(datafile, true).await.map_err(all)?.expect(MADE), jobs(regions, from));
+        let _change = self.begin_change(datafile, &file, What::Bytes(regions)).await.map_err(all)?;
         // Only then: a sync that began before may not cover it.
         let at_once = |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| {
             let result = at_once.write(file.descriptor(Way::Buffered), jobs);
@@ -313,12 +326,28 @@ impl DataStore for FileStore {
             return Ok(());
         };
         let jobs = jobs(regions, into);
-        let at_once =
-            |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| at_once.read(file.descriptor(Way::Buffered), jobs);
-        let whole = |file: &OpenFile, jobs: &[Job]| read_all(file.file(), jobs);
-        let result = match self.moves_directly() {
-            true => self.move_directly(Direction::Read, datafile, file, jobs).await,
-            false => self.transfer(file, jobs, at_once, whole).await,
+        let check = self.begin_check(&file);
+        let result = match (self.moves_directly(), check) {
+            (true, None) => self.move_directly(Direction::Read, datafile, file, jobs).await,
+            (true, Some(check)) => {
+                let moved = self.move_directly(Direction::Read, datafile, file.clone(), jobs.clone()).await;
+                match moved {
+                    Ok(()) => self.verify(check, file, jobs).await,
+                    failed => failed,
+                }
+            }
+            (false, check) => {
+                let at_once = |at_once: &AtOnce, file: &OpenFile, jobs: &[Job]| {
+                    let moved = at_once.read(file.descriptor(Way::Buffered), jobs)?;
+                    verified_at_once(check.as_ref(), file, jobs, moved)
+                };
+                let checked = check.clone();
+                let whole = move |file: &OpenFile, jobs: &[Job]| {
+                    read_all(file.file(), jobs)?;
+                    checked.map_or(Ok(()), |check| check.verify(file.file(), jobs, true))
+                };
+                self.transfer(file, jobs, at_once, whole).await
+            }
         };
         result.map_err(|(done, unmoved)| unmoved.into_error("reading", datafile).with_ranges(remainder(regions, done)))
     }
@@ -383,7 +412,8 @@ impl DataStore for FileStore {
             Some(mapped) => Some(mapped.cut(datafile).await),
             None => None,
         };
-        let result = self.long(move |_| file.allocate(range, how)).await?;
+        let change = self.begin_change(datafile, &file, What::Bytes(&[range])).await?;
+        let result = self.long(move |_| (change, file.allocate(range, how)).1).await?;
         self.mapped.iter().for_each(|mapped| mapped.forget(datafile));
         result.map_err(|error| fault("changing the space of", datafile, &error))
     }
@@ -446,6 +476,14 @@ impl DataStore for FileStore {
         let ask = || self.core.short.start(move || core.space.ask(&*core.dir));
         let space = self.core.space.ask_anew(ask).await;
         space.map(|room| self.stat_of(room)).map_err(|error| trouble(&self.path, &error))
+    }
+
+    fn sums_stat(&self) -> Option<SumsStat> {
+        self.core.sums.as_ref().map(|sums| sums.stat())
+    }
+
+    async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
+        self.keep_settling(sleep).await;
     }
 
     fn known_stat(&self) -> Option<IodStat> {

@@ -29,6 +29,7 @@ use crate::store::disk::DiskDir;
 use crate::store::disk::steps::{self, step};
 use crate::store::label::DirLock;
 use crate::store::open::{Named, OpenFile};
+use crate::store::sums::Sums;
 use crate::workers::Workers;
 
 /// Most syncs at the same time.
@@ -49,6 +50,8 @@ pub(in crate::store) struct StoreCore {
     pub(in crate::store) catalogue: Catalogue,
     pub(in crate::store) marks: Marks,
     pub(in crate::store) failure: Failure,
+    /// The checksums, if the store keeps any.
+    pub(super) sums: Option<Arc<Sums>>,
 }
 
 /// Why a datafile is not durable.
@@ -121,7 +124,8 @@ impl StoreCore {
             opened => Some(opened?),
         };
         let Some(file) = file else { return Ok(Found::Nothing) };
-        let file = OpenFile::new(file, Arc::downgrade(&self.short));
+        let sums = self.sums.as_ref().map(|sums| sums.attach(datafile)).transpose()?;
+        let file = OpenFile::new(file, Arc::downgrade(&self.short)).with_sums(sums);
         let synced = file.synced();
         if synced > 0 {
             let size = file.file().held()?.size;

@@ -9,6 +9,7 @@ use super::mapped::{InUse, Mapped, Piece, WINDOW, Window, len_of, lend};
 use super::store::FileStore;
 use crate::store::open::{OpenFile, Way};
 use crate::store::sys::fault;
+use crate::store::transfer::jobs;
 use crate::store::{DiskTurn, Loan};
 
 impl FileStore {
@@ -52,6 +53,14 @@ impl FileStore {
         }
         // From here on it is not cut off. It may have been before.
         let Some(loan) = lend(&mapped.loans, datafile) else { return Ok(None) };
+        if let Some(check) = self.begin_check(&file) {
+            let (jobs, own) = (jobs(regions, &list), file.clone());
+            let verified = self.bulk(move || check.verify(own.file(), &jobs, true).is_ok());
+            // Whoever reads the bytes into a buffer is told what is wrong with them.
+            if !verified.await? {
+                return Ok(None);
+            }
+        }
         let same = file.len().map_err(|error| fault("looking at", datafile, &error))? >= len;
         let (windows, regions) = (windows.into_values().collect(), regions.to_vec());
         let owner = Box::new(InUse { datafile, regions, windows, _loan: loan });

@@ -8,6 +8,7 @@
 //!   <dir>/marks                    datafiles on which most operations must fail (`marks.rs`)
 //!   <dir>/e1/000001000000e100      subdirectory: the handle's second byte; file: the handle, in hexadecimal
 //!   <dir>/e2/…
+//!   <dir>/sums/e1/…                checksums of datafiles, under the same names (`store/sums`)
 //! ```
 //!
 //! **Existence.** A datafile exists if it has a file, or if the catalogue says that it was created
@@ -64,6 +65,9 @@
 //! datafile also syncs the subdirectory, so that the name survives, and the catalogue. `remove`
 //! syncs the subdirectories, and the catalogue.
 //!
+//! **Checksums** of datafiles, if the store keeps any, are compared with what is read
+//! (`settle.rs`).
+//!
 //! **Truncation in two steps.** `prepare_truncate` makes sure that there is a file, tries on an
 //! empty one whether the file system takes the length, and marks the datafile (`marks.rs`). The
 //! datafile keeps its length, so nothing has to be put back. The mark ends when the truncation is
@@ -78,6 +82,7 @@ mod lend;
 mod mapped;
 pub(super) mod marks;
 mod names;
+mod settle;
 mod space;
 mod store;
 

@@ -113,8 +113,8 @@ impl FileStore {
         let (short, long) = (Arc::new(Workers::new("disk-short", SHORT)), Workers::new("disk-long", LONG));
         let bulk = Workers::nice("disk-bulk", LONG, BULK_NICE);
         let (space, failure) = (Space::new(room), Failure::default());
-        let core = Arc::new(StoreCore { dir, short, long, bulk, space, lock: None, catalogue, marks, failure });
-        let (open, openings) = (Mutex::new(OpenFiles::new(OPEN_FILES)), Openings::default());
+        let core = StoreCore { dir, short, long, bulk, space, lock: None, catalogue, marks, failure, sums: None };
+        let (core, open, openings) = (Arc::new(core), Mutex::new(OpenFiles::new(OPEN_FILES)), Openings::default());
         let (direct, mapped, kept) = (None, None, OPEN_FILES);
         Ok(FileStore { path, core, at_once, offload, direct, mapped, kept, open, openings, label, disk_number })
     }

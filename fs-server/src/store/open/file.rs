@@ -22,6 +22,7 @@ use super::direct_file::{DirectFile, Way};
 use crate::lock::lock;
 use crate::store::disk::DiskFile;
 use crate::store::disk::steps::{self, step};
+use crate::store::sums::FileSums;
 use crate::workers::Workers;
 
 /// An open datafile.
@@ -44,6 +45,8 @@ pub(in crate::store) struct OpenFile {
     syncing: Mutex<()>,
     /// Its data could not be written.
     failed: AtomicBool,
+    /// Its sums, if the store keeps any.
+    sums: Option<Arc<FileSums>>,
 }
 
 impl OpenFile {
@@ -54,7 +57,16 @@ impl OpenFile {
         let (changes, written) = (AtomicU64::new(0), AtomicU64::new(0));
         let (length, syncing, failed) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
         let direct = OnceLock::new();
-        OpenFile { file: Some(file), direct, closer, synced, length, changes, written, syncing, failed }
+        OpenFile { file: Some(file), direct, closer, synced, length, changes, written, syncing, failed, sums: None }
+    }
+
+    pub(in crate::store) fn with_sums(mut self, sums: Option<Arc<FileSums>>) -> OpenFile {
+        self.sums = sums;
+        self
+    }
+
+    pub(in crate::store) fn sums(&self) -> Option<&Arc<FileSums>> {
+        self.sums.as_ref()
     }
 
     pub(in crate::store) fn file(&self) -> &dyn DiskFile {

@@ -14,6 +14,8 @@ pub(in crate::store) fn fault(what: &str, datafile: DatafileHandle, error: &io::
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorCode::NoSpace,
         io::ErrorKind::FileTooLarge => ErrorCode::TooLarge,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => ErrorCode::Permission,
+        // A checksum: what is there is not what was stored.
+        io::ErrorKind::InvalidData => ErrorCode::Lost,
         _ if error.raw_os_error() == Some(libc::EOPNOTSUPP) => ErrorCode::Unsupported,
         _ => ErrorCode::Io,
     };

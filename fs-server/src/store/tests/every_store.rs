@@ -219,13 +219,20 @@ proptest! {
     fn stores_agree_with_a_vector(steps in prop::collection::vec((0..200_000u64, 0..70_000usize, any::<u8>(), 0..7u8), 1..16)) {
         let dir = tempfile::tempdir().unwrap();
         let past = disk_dir();
-        let behind = std::rc::Rc::new(FileStore::in_memory(&MemDisk::default()));
+        let summed = disk_dir();
+        let behind = std::rc::Rc::new(FileStore::in_memory(&MemDisk::default()).checksums(true).unwrap());
+        let with_sums = [
+            FileStore::open(summed.path().join("1"), 4096).unwrap().checksums(true).unwrap(),
+            Mode::Ring.open(&summed.path().join("2"), 4096).checksums(true).unwrap(),
+        ];
         let frames = Frames::anonymous(ArenaSettings::new(CACHE)).unwrap();
-        let stores: [&dyn DataStore; 4] = [
+        let stores: [&dyn DataStore; 6] = [
+            &with_sums[0],
+            &with_sums[1],
             &FileStore::open(dir.path(), 4096).unwrap(),
             &Mode::Ring.open(past.path(), 4096),
             &FileStore::in_memory(&MemDisk::default()),
-            &UnifiedStore::new(behind, frames, Settings::for_bytes(CACHE), || 0),
+            &UnifiedStore::new(behind.clone(), frames, Settings::for_bytes(CACHE), || 0),
         ];
         let mut model: Vec<u8> = Vec::new();
         run(async {
@@ -252,6 +259,11 @@ proptest! {
                         1 => model[changed].fill(value),
                         6 => {}
                         _ => model[changed].fill(0),
+                    }
+                }
+                if value % 4 != 0 {
+                    for store in with_sums.iter().chain([&*behind]) {
+                        store.settle_all().await;
                     }
                 }
                 for store in stores {

@@ -9,6 +9,7 @@ mod files;
 pub(super) mod modes;
 mod power_failures;
 mod stalls;
+mod sums;
 
 use self::modes::{Mode, disk_dir, placed};
 use super::*;

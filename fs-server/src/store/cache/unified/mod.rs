@@ -53,7 +53,7 @@ use super::views::{SharedRange, ViewSettings, Views};
 use crate::lock::lock;
 use crate::store::label::Label;
 use crate::store::transfer::{Rest, copy, cut};
-use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, Receipt, StoreHandle, remainder};
+use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, Receipt, StoreHandle, SumsStat, remainder};
 
 /// Most units of the cache that one question about a region looks at, in some 0.1 ms.
 const LOOK: usize = 4096;
@@ -369,6 +369,10 @@ impl<S: StoreHandle, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
         Some(queries::stat(&self.cache.statistics()))
     }
 
+    fn sums_stat(&self) -> Option<SumsStat> {
+        self.behind().sums_stat()
+    }
+
     fn busiest(
         &self,
         after: Option<DatafileHandle>,
@@ -384,7 +388,7 @@ impl<S: StoreHandle, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
     }
 
     async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {
-        self.cache.run(sleep).await;
+        futures_util::future::join(self.cache.run(sleep), self.behind().tend(sleep)).await;
     }
 
     async fn prepare_truncate(&self, datafile: DatafileHandle, size: u64) -> Result<(), FsError> {
