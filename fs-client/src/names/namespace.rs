@@ -417,6 +417,11 @@ impl<S: Threading> ReadDir<S> {
         Ok((!entries.is_empty()).then_some(entries))
     }
 
+    /// Goes on behind a name, whether it is there or not.
+    pub fn seek(&mut self, name: BString) {
+        self.after = Some(name);
+    }
+
     async fn page(&self, after: &BString, max: usize, attributes: bool) -> Result<ManagerReply, Error> {
         let request = ManagerRequest::Readdir { dir: self.dir, after: after.clone(), max: max as u32, attributes };
         let reply = self.client.ask_manager(request).await;
