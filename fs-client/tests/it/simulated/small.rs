@@ -66,7 +66,7 @@ fn a_client_that_believes_a_file_to_be_small_is_not_misled() {
         let bytes = pattern(len, 2);
         let memory = || Memory::from(vec![9; len]);
         let plain = FileView::new(0, Datatype::BYTE, Datatype::BYTE).unwrap();
-        for way in 0..9 {
+        for way in 0..10 {
             let name = format!("/f{way}");
             let (file, seen) = opened_twice(&client, &other, &name).await;
             // The first strip is not filled.
@@ -96,6 +96,13 @@ fn a_client_that_believes_a_file_to_be_small_is_not_misled() {
                 }
                 6 => assert_eq!(seen.seek(STRIP, Sought::Data).await.unwrap().map(|at| at <= far), Some(true)),
                 7 => {
+                    let strip = read(&seen, 0, STRIP as usize).await;
+                    assert_eq!(
+                        (strip[..100] == bytes[..100], strip[100..].iter().all(|byte| *byte == 0)),
+                        (true, true)
+                    );
+                }
+                8 => {
                     seen.allocate(Region::new(0, 1 << 40), Allocation::Hole).await.unwrap();
                     assert_eq!(read(&file, far, len).await, vec![0; len]);
                 }
