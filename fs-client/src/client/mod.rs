@@ -1,5 +1,6 @@
-//! A client (`handle`), what it knows of files that it uses (`files`, `sizes`, `striping`), and what it asks
-//! about servers (`servers`). What is done with names and with data is in the rooms above.
+//! A client (`handle`), what it knows of files that it uses (`files`, `sizes`, `striping`), and
+//! what it asks about servers (`servers`). What is done with names and with data is in the rooms
+//! above.
 
 mod answers;
 mod files;

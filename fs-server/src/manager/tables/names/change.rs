@@ -215,8 +215,8 @@ impl<'t> Change<'t> {
         Ok(self.entry(raw, object))
     }
 
-    /// Creates a file. `place_datafiles` chooses its datafiles, and the number of its servers; it is
-    /// given the number of files created before.
+    /// Creates a file. `place_datafiles` chooses its datafiles, and the number of its servers; it
+    /// is given the number of files created before.
     pub(in crate::manager) fn create(
         &mut self,
         new: NewFile<'_>,
