@@ -291,7 +291,12 @@ impl<S: Threading> File<S> {
     /// Checks that the datafiles that were read are as long as the file's recorded size requires.
     pub(crate) async fn check_lengths(&self, sizes: &[Option<u64>]) -> Result<(), Error> {
         let short = |recorded: u64| {
-            let must = |index: usize| self.striping.distribution.datafile_size(index, recorded);
+            // With more bytes than a small file may have, it has grown, and this handle does not know.
+            let has_grown = self.limit().is_some_and(|limit| recorded > limit);
+            let must = |index: usize| match has_grown {
+                true => 0,
+                false => self.striping.distribution.datafile_size(index, recorded),
+            };
             let is_short = |(index, size): (usize, &Option<u64>)| size.is_some_and(|size| size < must(index));
             sizes.iter().enumerate().position(|(index, size)| is_short((index, size)))
         };

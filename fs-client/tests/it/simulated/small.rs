@@ -121,6 +121,26 @@ fn a_client_that_believes_a_file_to_be_small_is_not_misled() {
     });
 }
 
+/// A client learns the recorded size of a file that has grown since it has opened it, and has read
+/// nothing behind the first strip.
+#[test]
+fn a_recorded_size_does_not_make_a_small_file_seem_cut_off() {
+    let setting = cluster(6);
+    setting.world.block_on(async {
+        let (client, other) = (setting.client(1).await, setting.client(2).await);
+        let file = client.create(&path("/f"), small()).await.unwrap();
+        let bytes = pattern(20 * STRIP as usize, 4);
+        file.write_at(0, bytes[..100].to_vec()).await.unwrap();
+        file.record_size(100).await.unwrap();
+        let seen = other.open(&path("/f")).await.unwrap();
+        file.write_at(0, bytes.clone()).await.unwrap();
+        file.record_size(bytes.len() as u64).await.unwrap();
+        assert_eq!(seen.size().await.unwrap(), bytes.len() as u64);
+        assert_eq!(read(&seen, 10, 50).await, bytes[10..60]);
+        assert_eq!(read(&seen, 0, bytes.len()).await, bytes);
+    });
+}
+
 #[test]
 fn every_way_to_write_behind_the_first_strip_lets_a_file_grow() {
     let setting = cluster(3);
