@@ -291,7 +291,7 @@ impl<S: Threading> File<S> {
     /// Checks that the datafiles that were read are as long as the file's recorded size requires.
     pub(crate) async fn check_lengths(&self, sizes: &[Option<u64>]) -> Result<(), Error> {
         let short = |recorded: u64| {
-            // With more bytes than a small file may have, it has grown, and this handle does not know.
+            // With more bytes than a small file may have, it has grown since this handle was told.
             let has_grown = self.limit().is_some_and(|limit| recorded > limit);
             let must = |index: usize| match has_grown {
                 true => 0,
