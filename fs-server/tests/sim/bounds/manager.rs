@@ -292,7 +292,7 @@ rows! { ROWS of ManagerRequest for Server {
         server.cost(ManagerRequest::Truncation { file })
     };
     ManagerRequest::Grow { .. } => "a file on all servers, most servers avoided", COMMIT, |server| {
-        let mut create = creation(&deep("small"), Existing::Refuse);
+        let mut create = creation(&deep("grow"), Existing::Refuse);
         if let ManagerRequest::Create { small, .. } = &mut create {
             *small = true;
         }
