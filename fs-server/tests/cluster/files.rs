@@ -36,8 +36,7 @@ impl Player {
     pub async fn create(&mut self) -> Outcome {
         let name = self.fresh_name();
         let hints = hints(self.files.len());
-        let (servers, small) = (1 + self.rng.below(3) as u32, self.files.len() % 2 == 1);
-        let options = CreateOptions { servers, hints, small, ..CreateOptions::default() };
+        let options = CreateOptions { servers: 1 + self.rng.below(3) as u32, hints, ..CreateOptions::default() };
         self.changing = vec![name.clone()];
         let result = self.client().create(&self.path(&name), options).await;
         self.changing.clear();

@@ -144,7 +144,7 @@ impl Player {
     /// Restarts after its node is up again: with a new client and new files, which it finds by
     /// their names.
     pub async fn get_up(&mut self, client: Client) -> Outcome {
-        let open = CreateOptions { exclusive: false, small: true, ..CreateOptions::default() };
+        let open = CreateOptions { exclusive: false, ..CreateOptions::default() };
         let shared = insist(&self.world, || client.create(&self.shared_path, open)).await;
         insist(&self.world, || client.mkdir_all(&self.dir)).await;
         for (name, known) in &mut self.files {
