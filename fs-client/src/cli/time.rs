@@ -3,6 +3,8 @@
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
+use bmi_report::units::day;
+
 const NS: i128 = 1_000_000_000;
 
 /// Returns the time of this machine.
@@ -15,18 +17,8 @@ pub(crate) fn now_ns() -> u64 {
 /// Formats a time in nanoseconds since 1970 as `2026-11-21 03:45:00`, UTC.
 pub(crate) fn show_time(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Convert days to a date of the Gregorian calendar. Years begin in March here, so that the leap
-    // day is the last day of its year.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
+    let of_day = seconds % 86_400;
+    format!("{} {:02}:{:02}:{:02}", day(seconds), of_day / 3600, of_day / 60 % 60, of_day % 60)
 }
 
 /// Parses `@SECONDS`, or a time of RFC 3339 whose end may be left out, in nanoseconds since 1970.
