@@ -79,10 +79,17 @@ pub fn duration(duration: Duration) -> String {
 }
 
 /// Formats seconds since 1970: `2026-03-01 12:00 UTC`.
+pub fn date(seconds: u64) -> String {
+    let (day, of_day) = (day(seconds), seconds % 86_400);
+    let (hour, minute) = (of_day / 3600, of_day / 60 % 60);
+    format!("{day} {hour:02}:{minute:02} UTC")
+}
+
+/// Formats the day of a time in seconds since 1970: `2026-03-01`, in UTC.
 ///
 /// **Source.** Hinnant: chrono-compatible low-level date algorithms, `civil_from_days`.
-pub fn date(seconds: u64) -> String {
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+pub fn day(seconds: u64) -> String {
+    let days = seconds / 86_400;
     let shifted = days + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -91,8 +98,7 @@ pub fn date(seconds: u64) -> String {
     let day = of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute) = (of_day / 3600, of_day / 60 % 60);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+    format!("{year:04}-{month:02}-{day:02}")
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bmi::{Addr, Scheme};
 use clap::Parser;
+use cli_manual::Manual;
 use fs_client::TransportChoice;
 use rustix::mount::MountFlags;
 
@@ -40,11 +41,16 @@ Exit status: 0 mounted (in the foreground: unmounted), 1 it failed, 2 the comman
 /// Mounts the parallel file system
 #[derive(Debug, Parser)]
 #[command(name = "pvfs-mount", version, about, after_help = HELP)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
+    /// For packages
+    #[command(subcommand)]
+    pub(crate) manual: Option<Manual>,
+
     /// Address of the manager: tcp://host:port, ib://device/host:port or shm:///path; with
     /// --unmount, the directory
-    #[arg(value_name = "ADDR")]
-    pub(crate) manager: String,
+    #[arg(value_name = "ADDR", required = true)]
+    pub(crate) manager: Option<String>,
 
     /// The directory on which it is mounted
     #[arg(required_unless_present = "unmount")]
@@ -108,7 +114,8 @@ impl Cli {
     /// # Errors
     /// A line that tells what is wrong.
     pub(crate) fn mount(&self) -> Result<Mount, String> {
-        let manager = self.manager.parse().map_err(|error| format!("{}: {error}", self.manager))?;
+        let manager = self.manager.as_deref().unwrap_or_default();
+        let manager = manager.parse().map_err(|error| format!("{manager}: {error}"))?;
         let mut mount = Mount {
             manager,
             dir: self.dir.clone().ok_or("a directory is missing")?,
@@ -195,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_line_of_mount_8_is_read() {
-        Cli::command().debug_assert();
+        cli_manual::check(&Cli::command(), tempfile::tempdir().unwrap().path());
         let mount = parsed(&["-o", "rw,soft,timeo=500ms,allow_other,x-systemd.automount,_netdev"]).unwrap();
         assert_eq!(
             (mount.is_hard, mount.timeout, mount.kernel.as_str()),

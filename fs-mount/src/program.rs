@@ -16,7 +16,7 @@ use std::time::Duration;
 use bmi::config::TcpConfig;
 use bmi::threading::AnyThread;
 use bmi::{Config, OpenOptions, Scheme, driver};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use fs_client::{Client, ClientOptions, Endpoints, ServerName, SharedClient, TransportChoice};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
@@ -49,11 +49,15 @@ pub(crate) fn main() -> ExitCode {
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    if let Some(manual) = &cli.manual {
+        return done(manual.run(Cli::command()));
+    }
+    let first = Path::new(cli.manager.as_deref().unwrap_or_default());
     if cli.unmount {
-        return done(unmount(Path::new(&cli.manager)));
+        return done(unmount(first));
     }
     if let (true, Some(dir)) = (cli.through, &cli.dir) {
-        return done(serve_through(Path::new(&cli.manager), dir));
+        return done(serve_through(first, dir));
     }
     let mount = match cli.mount() {
         Ok(mount) => mount,

@@ -233,12 +233,17 @@ impl<'de> Deserialize<'de> for Distribution {
 
 /// The location of a file's bytes: its distribution and its datafiles. For each server of the
 /// distribution it has the I/O server of the cluster and the handle of the datafile there.
+///
+/// A file may begin *small*: with its first datafile alone, which has all bytes up to
+/// [`Layout::limit`]. Before anything is written behind that, the manager gives it the others
+/// ([`crate::ManagerRequest::Grow`]). No byte moves then, because the first strip stays where it
+/// is. A layout that has grown stays so.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
-    /// How the bytes are distributed.
-    distribution: Distribution,
+    /// How the bytes are distributed when the file has all its datafiles.
+    whole: Distribution,
     /// The I/O server (an index into [`crate::ClusterInfo::iods`] of the whole cluster) and the
-    /// datafile, in the order of the distribution.
+    /// datafile, in the order of the distribution. Of a small file, the first one.
     datafiles: Vec<(u32, DatafileHandle)>,
 }
 
@@ -252,12 +257,45 @@ impl Layout {
             let text = format!("{} datafiles for a file on {} servers", datafiles.len(), distribution.servers());
             return Err(FsError::new(ErrorCode::Invalid, text));
         }
-        Ok(Layout { distribution, datafiles })
+        Ok(Layout { whole: distribution, datafiles })
     }
 
-    /// Returns the distribution of the bytes.
-    pub fn distribution(&self) -> &Distribution {
-        &self.distribution
+    /// Creates the layout of a file that begins small, unless it is on one server anyway. `whole`
+    /// is its distribution when it has grown.
+    pub fn small(whole: Distribution, first: (u32, DatafileHandle)) -> Layout {
+        Layout { whole, datafiles: vec![first] }
+    }
+
+    /// Returns the layout with further datafiles. There may be fewer than was planned.
+    ///
+    /// # Errors
+    /// `Invalid` if there are more.
+    pub fn grown(mut self, others: Vec<(u32, DatafileHandle)>) -> Result<Layout, FsError> {
+        let most = self.whole.servers();
+        self.datafiles.extend(others);
+        if self.datafiles.len() > most {
+            let text = format!("{} datafiles for a file on {most} servers", self.datafiles.len());
+            return Err(FsError::new(ErrorCode::Invalid, text));
+        }
+        self.whole = self.distribution();
+        Ok(self)
+    }
+
+    /// Returns the distribution of the bytes over the datafiles that the file has now.
+    pub fn distribution(&self) -> Distribution {
+        let Distribution::SimpleStripe { strip_size, .. } = self.whole;
+        Distribution::SimpleStripe { strip_size, servers: self.datafiles.len() as u32 }
+    }
+
+    /// Returns the number of servers that the file is striped over when it has grown.
+    pub fn most_servers(&self) -> u32 {
+        self.whole.servers() as u32
+    }
+
+    /// Returns the number of bytes up to which a small file needs no other datafile. `None` if the
+    /// file has all its datafiles.
+    pub fn limit(&self) -> Option<u64> {
+        (self.datafiles.len() < self.whole.servers()).then(|| self.whole.strip_size())
     }
 
     /// Returns the I/O server of the cluster (from 0) and the datafile there, for each server of
@@ -273,12 +311,15 @@ impl<'de> Deserialize<'de> for Layout {
         #[derive(Deserialize)]
         #[serde(rename = "Layout")]
         struct Unchecked {
-            distribution: Distribution,
+            whole: Distribution,
             #[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")]
             datafiles: Vec<(u32, DatafileHandle)>,
         }
-        let unchecked = Unchecked::deserialize(deserializer)?;
-        Layout::new(unchecked.distribution, unchecked.datafiles).map_err(D::Error::custom)
+        let Unchecked { whole, datafiles } = Unchecked::deserialize(deserializer)?;
+        match datafiles[..] {
+            [first] => Ok(Layout::small(whole, first)),
+            _ => Layout::new(whole, datafiles).map_err(D::Error::custom),
+        }
     }
 }
 
@@ -370,12 +411,31 @@ mod tests {
     }
 
     #[test]
+    fn a_small_file_has_its_first_strip_where_it_is_when_it_has_grown() {
+        let whole = Distribution::simple_stripe(MIN_STRIP, 3).unwrap();
+        let small = Layout::small(whole, (7, DatafileHandle(1)));
+        assert_eq!((small.limit(), small.most_servers(), small.distribution().servers()), (Some(MIN_STRIP), 3, 1));
+        for at in [0, 1, MIN_STRIP - 1] {
+            assert_eq!(small.distribution().locate(at), whole.locate(at));
+        }
+        let others = vec![(8, DatafileHandle(2)), (9, DatafileHandle(3))];
+        let grown = small.clone().grown(others).unwrap();
+        assert_eq!((grown.limit(), grown.distribution(), grown.datafiles()[0].0), (None, whole, 7));
+        let fewer = small.clone().grown(vec![(8, DatafileHandle(2))]).unwrap();
+        assert_eq!((fewer.limit(), fewer.distribution().servers()), (None, 2));
+        assert_eq!(small.grown(Vec::new()).unwrap().limit(), None, "no other server is up");
+        assert_eq!(Layout::small(fewer.distribution(), (0, DatafileHandle(4))).limit(), Some(MIN_STRIP));
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         assert!(Distribution::simple_stripe(0, 1).is_err());
         assert!(Distribution::simple_stripe(65536, 0).is_err());
         assert!(Distribution::simple_stripe(65536, 257).is_err());
         let distribution = Distribution::simple_stripe(65536, 2).unwrap();
         assert!(Layout::new(distribution, vec![(0, DatafileHandle(1))]).is_err());
+        let small = Layout::small(distribution, (0, DatafileHandle(1)));
+        assert!(small.grown(vec![(1, DatafileHandle(1)), (2, DatafileHandle(1))]).is_err());
         // A datafile of the largest possible length does not overflow the file's size.
         assert_eq!(distribution.file_size(&[u64::MAX, 3]), MAX_OFFSET);
     }

@@ -68,6 +68,7 @@ pub fn request(bytes: &[u8]) {
             check_place(place);
             assert!(avoid.len() <= MAX_SERVERS);
         }
+        RequestBody::Manager(ManagerRequest::Grow { avoid, .. }) => assert!(avoid.len() <= MAX_SERVERS),
         RequestBody::Manager(ManagerRequest::Rename { from, to, .. }) => {
             check_place(from);
             check_place(to);

@@ -10,7 +10,7 @@
 //! | `totals` | reads the totals in the output of test runners |
 //! | `budget`, `cpu` | what the test command may cost, and what it has cost |
 //! | `mutants` | seeded bugs, and which of them the sweeps find |
-//! | `dist` | lays out the libraries for C programs |
+//! | `dist` | lays out the libraries for C programs; the Debian package |
 //! | `digests` | the same digests in debug and in release |
 //! | `lines` | how much code and how many tests there are |
 //! | `metadata` | the workspace, as cargo describes it, and the programs that it builds |
@@ -91,6 +91,9 @@ enum Task {
         /// The folder that gets `lib` and `include`.
         dir: PathBuf,
     },
+    /// Makes the Debian package of the programs, with cargo-deb, and prints where it is. `test
+    /// --only deb` tries it in a bare root.
+    Deb,
     /// Counts the lines of code, comments and tests of each crate.
     Lines(lines::LinesArgs),
     /// Runs the tests of `bmi-ib` over real verbs: in a small emulated machine with Soft-RoCE,
@@ -156,6 +159,7 @@ fn main() -> ExitCode {
         Task::Compare(args) => compare::main(&root(), &args),
         Task::Mutants(args) => exit(mutants::main(&root(), &args)),
         Task::Dist { dir } => exit(dist::main(&root(), &dir)),
+        Task::Deb => exit(dist::deb::main(&root())),
         Task::Lines(args) => exit(lines::main(&root(), &args)),
         Task::Rxe(args) => rxe::main(&root(), &args),
         Task::Pair(args) => pair::main(&root(), &args),

@@ -18,6 +18,7 @@ mod output;
 mod plan;
 mod servers;
 mod size;
+mod time;
 mod transfer;
 mod view;
 

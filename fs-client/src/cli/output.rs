@@ -270,39 +270,10 @@ pub(crate) fn show_mode(kind: crate::Kind, mode: u32) -> String {
     std::iter::once(first).chain(letters).collect()
 }
 
-/// Formats a time in nanoseconds since 1970 as `2026-11-21 03:45:00`, UTC.
-pub(crate) fn show_time(ns: u64) -> String {
-    let seconds = ns / 1_000_000_000;
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Convert days to a date of the Gregorian calendar. Years begin in March here, so that the leap
-    // day is the last day of its year.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::program::printable;
-
-    #[test]
-    fn times_are_dates() {
-        for (seconds, text) in [
-            (0, "1970-01-01 00:00:00"),
-            (951_782_400, "2000-02-29 00:00:00"),
-            (1_709_251_199, "2024-02-29 23:59:59"),
-            (1_795_232_700, "2026-11-21 03:45:00"),
-        ] {
-            assert_eq!(show_time(seconds * 1_000_000_000), text);
-        }
-    }
 
     #[test]
     fn errors_are_one_line() {

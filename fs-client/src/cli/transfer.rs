@@ -155,6 +155,9 @@ async fn put_one(
     args: &TransferArgs,
 ) -> Result<Copied, Stop> {
     if source == Path::new("-") {
+        if args.resume {
+            return Err(Stop::failed("put --resume -: standard input has no time to compare; leave --resume out"));
+        }
         if client.lookup(target).await.is_ok_and(|entry| entry.handle.dir().is_some()) {
             return Err(Stop::failed(format!("put - {target}: is a directory; standard input needs a file name")));
         }

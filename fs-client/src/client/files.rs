@@ -237,6 +237,11 @@ impl Files {
         });
     }
 
+    /// A small file has grown.
+    pub(crate) fn has_grown(&self, file: FileHandle, layout: &Layout) {
+        self.with(file, |state| state.layout = Some(layout.clone()));
+    }
+
     /// A file is being created.
     pub(crate) fn creating(&self) -> Creating<'_> {
         self.table.with(|table| table.creating += 1);

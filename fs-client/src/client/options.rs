@@ -75,13 +75,19 @@ pub struct CreateOptions {
     /// How the file will be used, for the caches of its servers. They are told with the first
     /// access to each ([`File::advise`](crate::File::advise) tells them at once).
     pub hints: CacheHints,
+    /// True if the file begins small: on one server, until something is written behind its first
+    /// strip. That costs a request then, and a change of the manager's. A small file is created,
+    /// looked at and removed in less work. A read that reaches its end asks the manager whether it
+    /// has grown, unless [`File::close_to_open`](crate::File::close_to_open).
+    pub small: bool,
 }
 
 impl Default for CreateOptions {
-    /// Returns the cluster's strip size, all servers, `0o644`, exclusive, no hints.
+    /// Returns the cluster's strip size, all servers from the beginning, `0o644`, exclusive, no
+    /// hints.
     fn default() -> CreateOptions {
         let hints = CacheHints::default();
-        CreateOptions { strip_size: 0, servers: 0, mode: 0o644, owner: None, exclusive: true, hints }
+        CreateOptions { strip_size: 0, servers: 0, mode: 0o644, owner: None, exclusive: true, hints, small: false }
     }
 }
 

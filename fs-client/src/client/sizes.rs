@@ -58,10 +58,21 @@ impl<S: Threading> Client<S> {
     /// Returns the recorded size of an open file if it is still recorded. Asks the manager, unless
     /// it is known that none is recorded.
     pub(crate) async fn confirm_size(&self, file: FileHandle) -> Result<Option<u64>, Error> {
-        let (Some(_), noted) = self.inner().files.recorded_size(file) else { return Ok(None) };
-        let size = self.look_again(file).await?.recorded_size();
-        self.inner().files.learn(file, noted, size, None);
-        Ok(size)
+        match self.recorded_size(file) {
+            Some(_) => Ok(self.confirm(file).await?.recorded_size()),
+            None => Ok(None),
+        }
+    }
+
+    /// Asks the manager for an open file. If its size was recorded, as far as this client knows, it
+    /// learns whether it still is.
+    pub(crate) async fn confirm(&self, file: FileHandle) -> Result<Entry, Error> {
+        let (known, noted) = self.inner().files.recorded_size(file);
+        let entry = self.look_again(file).await?;
+        if known.is_some() {
+            self.inner().files.learn(file, noted, entry.recorded_size(), None);
+        }
+        Ok(entry)
     }
 
     /// Begins a write to an open file. The first one is said to the manager.

@@ -215,8 +215,10 @@ impl<S: Threading> Part<S> {
         options: &CollectiveOptions,
     ) -> Result<Result<Done, CollectiveError>, CollectiveError> {
         // Rank 0 excludes others for all, so members exclude nobody by themselves.
-        let (file, is_atomic) = (&self.file.atomic(false), self.file.is_atomic());
-        let (view, stream) = (&self.view, self.stream());
+        let (mut file, is_atomic) = (self.file.atomic(false), self.file.is_atomic());
+        // All members must know the same layout.
+        let grown = file.grown().await.map(|grown| file = grown);
+        let (file, view, stream) = (&file, &self.view, grown.and_then(|()| self.stream()));
         let what = (file.handle().0, file.largest_window());
         let proposal = Proposal::new((self.direction, is_atomic), what, options, (view, &stream));
         let Agreed { members, window, is_long } = match agree(lane, &proposal, view).await {

@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bmi::Time;
 use bmi::threading::Threading;
+use fs_proto::limits::DEFAULT_STRIP;
 use fs_proto::{ErrorCode, Handle, SetAttr};
 use futures_util::future::join_all;
 
@@ -204,7 +205,10 @@ impl<S: Threading> Copier<S> {
         let kept = if self.archive { 0o7777 } else { 0o777 };
         let mode = self.mode.unwrap_or(input.attr.mode.unwrap_or(self.create.mode) & kept);
         let owner = if self.archive { input.attr.uid.zip(input.attr.gid) } else { self.create.owner };
-        let options = CreateOptions { mode, owner, hints: self.hints, ..self.create };
+        let strip = if self.create.strip_size == 0 { DEFAULT_STRIP } else { self.create.strip_size };
+        // A number of servers that was asked for is met in any case.
+        let small = self.create.servers == 0 && input.size <= strip;
+        let options = CreateOptions { mode, owner, hints: self.hints, small, ..self.create };
         let draft = match self.client.draft(&task.target, options).await {
             Ok(draft) => draft,
             Err(error) => return Outcome::Failed(task, error),

@@ -82,15 +82,16 @@ impl<S: Threading> File<S> {
     /// # Errors
     /// Those of every request. A server that could not be told is told with the next access to it.
     pub async fn advise(&self, hints: CacheHints) -> Result<(), Error> {
-        self.advice().set(hints);
-        let told = join_all((0..self.servers().len()).map(|datafile| self.tell(datafile, Resend::Repeat))).await;
+        let file = self.latest();
+        file.advice().set(hints);
+        let told = join_all((0..file.striping.servers.len()).map(|datafile| file.tell(datafile, Resend::Repeat))).await;
         Error::unless_all(told).map(drop).map_err(|error| error.during(format!("advise {}", self.path())))
     }
 
     /// Tells one server, unless it was told already.
     async fn tell(&self, datafile: usize, resend: Resend) -> Result<(), Failure> {
         let Some(telling) = self.advice().take(datafile) else { return Ok(()) };
-        let (inner, server) = (self.client().inner(), &self.servers()[datafile]);
+        let (inner, server) = (self.client().inner(), &self.striping.servers[datafile]);
         let request = IodRequest::Advise { datafile: self.datafile_handle(datafile), hints: telling.hints };
         let result = inner.ask(server, inner.deadline(), resend, request).await;
         telling.ended(&result);
@@ -107,7 +108,7 @@ impl<S: Threading> File<S> {
     ) -> Result<Answer, Failure> {
         let inner = self.client().inner();
         let told = std::pin::pin!(self.tell(datafile, Resend::Never));
-        let call = inner.connections.call(&self.servers()[datafile], inner.deadline(), resend, outgoing);
+        let call = inner.connections.call(&self.striping.servers[datafile], inner.deadline(), resend, outgoing);
         match select(told, std::pin::pin!(call)).await {
             Either::Left((_, call)) => call.await,
             Either::Right((answer, _)) => answer,
@@ -122,11 +123,12 @@ impl<S: Threading> File<S> {
     pub async fn cached(&self, offset: u64, len: u64) -> Result<Cached, Error> {
         let (from, to) = (offset.min(MAX_OFFSET), offset.saturating_add(len).min(MAX_OFFSET));
         // A range of the file is one range on each server.
-        let bound = |datafile: usize, offset: u64| self.distribution().datafile_size(datafile, offset);
-        let asked = (0..self.servers().len()).map(async |datafile| {
+        let file = &self.latest();
+        let bound = |datafile: usize, offset: u64| file.striping.distribution.datafile_size(datafile, offset);
+        let asked = (0..file.striping.servers.len()).map(async |datafile| {
             let (first, end) = (bound(datafile, from), bound(datafile, to));
-            let coverage = self.coverage(datafile, first, end).await?;
-            let (server, handle) = (self.servers()[datafile].clone(), self.datafile_handle(datafile));
+            let coverage = file.coverage(datafile, first, end).await?;
+            let (server, handle) = (file.striping.servers[datafile].clone(), file.datafile_handle(datafile));
             Ok::<_, Failure>(ServerCoverage { server, datafile: handle, len: end - first, coverage })
         });
         let servers = Error::unless_all(join_all(asked).await);
@@ -138,7 +140,7 @@ impl<S: Threading> File<S> {
 
     /// Returns how much of a range of one datafile is in its server's cache.
     async fn coverage(&self, datafile: usize, first: u64, end: u64) -> Result<Option<CacheCoverage>, Failure> {
-        let (inner, server) = (self.client().inner(), &self.servers()[datafile]);
+        let (inner, server) = (self.client().inner(), &self.striping.servers[datafile]);
         let (mut sum, mut at) = (CacheCoverage::default(), first);
         loop {
             let (datafile, len) = (self.datafile_handle(datafile), end - at);

@@ -2,21 +2,21 @@
 
 use std::ops::Range;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bmi::hooks::mutated;
 use bmi::paths::Direction;
 use bmi::threading::{AnyThread, OneThread, Threading};
 use fs_proto::{
-    CacheHints, Content, DatafileHandle, Distribution, ErrorCode, FileHandle, IodReply, IodRequest, Layout, Region,
-    ReplyBody,
+    CacheHints, Content, DatafileHandle, Distribution, Entry, ErrorCode, FileHandle, IodReply, IodRequest, Layout,
+    Region, ReplyBody,
 };
 use futures_util::future::{Either, select};
 
 use super::advice::Advice;
 use super::unsynced::Unsynced;
-use crate::client::{Client, Writing};
+use crate::client::{Client, Striping, Writing};
 use crate::error::{Error, Failure, ServerName};
 use crate::locked::Locked;
 use crate::net::{Resend, unexpected};
@@ -47,7 +47,7 @@ impl<S: Threading> RangeLock<'_, S> {
         let datafile = file.datafile_handle(0);
         match self.send(IodRequest::Lock { datafile, range, exclusive: is_exclusive, number, held }).await? {
             ReplyBody::Iod(IodReply::Locked { ahead }) => Ok(ahead),
-            other => Err(unexpected(&file.inner.servers[0], &other)),
+            other => Err(unexpected(&file.striping.servers[0], &other)),
         }
     }
 
@@ -58,7 +58,7 @@ impl<S: Threading> RangeLock<'_, S> {
 
     async fn send(&self, request: IodRequest) -> Result<ReplyBody, Failure> {
         let inner = self.file.client.inner();
-        inner.ask(&self.file.inner.servers[0], inner.deadline(), Resend::Repeat, request).await
+        inner.ask(&self.file.striping.servers[0], inner.deadline(), Resend::Repeat, request).await
     }
 }
 
@@ -66,7 +66,10 @@ impl<S: Threading> RangeLock<'_, S> {
 pub struct File<S: Threading = OneThread> {
     pub(super) client: Client<S>,
     pub(super) inner: Arc<OpenFile<S>>,
+    /// Where its bytes are, as this handle knows it.
+    pub(super) striping: Arc<Striping>,
     is_atomic: bool,
+    is_close_to_open: bool,
 }
 
 /// An open file that any thread can use, if the transport is `Send`.
@@ -76,8 +79,8 @@ pub(super) struct OpenFile<S: Threading> {
     client: Client<S>,
     path: FsPath,
     handle: FileHandle,
-    pub(super) layout: Layout,
-    pub(super) servers: Vec<ServerName>,
+    /// Where its bytes are since it has grown.
+    grown: OnceLock<Arc<Striping>>,
     /// By datafile: what was written and not synced since.
     pub(super) unsynced: Unsynced,
     /// By datafile: its size after the last write through this handle.
@@ -94,28 +97,30 @@ impl<S: Threading> Drop for OpenFile<S> {
 
 impl<S: Threading> Clone for File<S> {
     fn clone(&self) -> File<S> {
-        File { client: self.client.clone(), inner: self.inner.clone(), is_atomic: self.is_atomic }
+        let (client, inner, striping) = (self.client.clone(), self.inner.clone(), self.striping.clone());
+        File { client, inner, striping, is_atomic: self.is_atomic, is_close_to_open: self.is_close_to_open }
     }
 }
 
 impl<S: Threading> File<S> {
-    /// Creates a file. `servers` are those of the layout, in its order.
     pub(crate) fn new(
         client: Client<S>,
         path: FsPath,
         handle: FileHandle,
-        layout: Layout,
-        servers: Vec<ServerName>,
+        striping: Striping,
         content: Content,
     ) -> File<S> {
-        let unsynced = Unsynced::new(servers.len());
-        let written_sizes = Locked::new(vec![0; servers.len()]);
-        client.inner().files.opened(handle, content, &layout, client.inner().options.id);
-        let advice = Advice::new(servers.len());
+        let striping = Arc::new(striping);
+        // Also those that it gets when it grows.
+        let datafiles = striping.layout.most_servers() as usize;
+        let unsynced = Unsynced::new(datafiles);
+        let written_sizes = Locked::new(vec![0; datafiles]);
+        client.inner().files.opened(handle, content, &striping.layout, client.inner().options.id);
+        let advice = Advice::new(datafiles);
         let views = ViewCache::default();
-        let own = client.clone();
-        let inner = OpenFile { client: own, path, handle, layout, servers, unsynced, written_sizes, advice, views };
-        File { client, inner: Arc::new(inner), is_atomic: false }
+        let (own, grown) = (client.clone(), OnceLock::new());
+        let inner = OpenFile { client: own, path, handle, grown, unsynced, written_sizes, advice, views };
+        File { client, inner: Arc::new(inner), striping, is_atomic: false, is_close_to_open: false }
     }
 
     /// Gives hints, which the servers are told with the first access to each.
@@ -139,6 +144,85 @@ impl<S: Threading> File<S> {
     #[must_use]
     pub fn atomic(&self, is_atomic: bool) -> File<S> {
         File { is_atomic, ..self.clone() }
+    }
+
+    /// Returns a handle that may believe what was known of the file when it was opened: that
+    /// another client has written behind the first strip of a small file
+    /// ([`CreateOptions::small`](crate::CreateOptions::small)) is noticed when it is opened the
+    /// next time. Other handles ask the manager at the end of a small file.
+    #[must_use]
+    pub fn close_to_open(&self) -> File<S> {
+        File { is_close_to_open: true, ..self.clone() }
+    }
+
+    /// Returns a handle that believes nothing of before.
+    pub(super) fn strict(&self) -> File<S> {
+        File { is_close_to_open: false, ..self.clone() }
+    }
+
+    /// Takes what the manager has told of this file, as if it was opened anew.
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn update(&self, entry: &Entry) -> Result<(), Error> {
+        match &entry.layout {
+            Some(layout) => self.adopt(layout).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes a layout. Returns a handle with the one that was told last.
+    async fn adopt(&self, layout: &Layout) -> Result<File<S>, Error> {
+        let latest = self.latest();
+        if latest.limit().is_none() || layout.limit().is_some() {
+            return Ok(latest);
+        }
+        if layout.most_servers() > latest.striping.layout.most_servers() {
+            return Err(Error::new(ErrorCode::Protocol, "the file has grown to more servers than it may"));
+        }
+        let striping = Arc::new(self.client.striping(layout.clone()).await?);
+        self.client.inner().files.has_grown(self.handle(), layout);
+        // A file grows once.
+        let striping = self.inner.grown.get_or_init(|| striping).clone();
+        Ok(File { striping, ..self.clone() })
+    }
+
+    /// Returns a handle that knows what was told last.
+    pub(crate) fn latest(&self) -> File<S> {
+        File { striping: self.inner.grown.get().unwrap_or(&self.striping).clone(), ..self.clone() }
+    }
+
+    /// Returns the number of bytes up to which the file is small, as far as this handle knows;
+    /// `None` if it has all its datafiles.
+    pub(super) fn limit(&self) -> Option<u64> {
+        self.striping.layout.limit()
+    }
+
+    /// Asks the manager whether a small file has grown.
+    pub(super) async fn look(&self) -> Result<File<S>, Error> {
+        let entry = self.client.confirm(self.handle()).await?;
+        match &entry.layout {
+            Some(layout) => self.adopt(layout).await,
+            None => Ok(self.latest()),
+        }
+    }
+
+    /// Lets a small file grow, before anything is written behind its limit.
+    pub(crate) async fn grown(&self) -> Result<File<S>, Error> {
+        let latest = self.latest();
+        if latest.limit().is_none() {
+            return Ok(latest);
+        }
+        let layout = self.client.grow(self.handle()).await?;
+        let grown = self.adopt(&layout).await?;
+        match grown.limit() {
+            None => Ok(grown),
+            Some(_) => Err(Error::new(ErrorCode::Protocol, "the manager let the file grow, and it is small")),
+        }
+    }
+
+    pub(super) fn is_close_to_open(&self) -> bool {
+        self.is_close_to_open
     }
 
     pub(crate) fn is_atomic(&self) -> bool {
@@ -238,14 +322,21 @@ impl<S: Threading> File<S> {
         self.inner.handle
     }
 
-    /// Returns the distribution of the file.
+    /// Returns the distribution of the file. Of one that is small, as far as is known here, that
+    /// over its first server.
     pub fn distribution(&self) -> &Distribution {
-        self.inner.layout.distribution()
+        &self.inner.grown.get().unwrap_or(&self.striping).distribution
     }
 
     /// Returns the servers that the file is striped over, in the order of the distribution.
     pub fn servers(&self) -> &[ServerName] {
-        &self.inner.servers
+        &self.inner.grown.get().unwrap_or(&self.striping).servers
+    }
+
+    /// Returns true if the file began small ([`CreateOptions::small`](crate::CreateOptions::small))
+    /// and has not grown, as far as is known here.
+    pub fn is_small(&self) -> bool {
+        self.latest().limit().is_some()
     }
 
     /// Returns the record of what was written and not synced.
@@ -255,11 +346,11 @@ impl<S: Threading> File<S> {
 
     /// Returns the handles of the datafiles, in the order of the distribution.
     pub(super) fn datafile_handles(&self) -> impl Iterator<Item = DatafileHandle> {
-        self.inner.layout.datafiles().iter().map(|(_, handle)| *handle)
+        self.striping.layout.datafiles().iter().map(|(_, handle)| *handle)
     }
 
     /// Returns the handle of a datafile, by its place in the distribution.
     pub(super) fn datafile_handle(&self, datafile: usize) -> DatafileHandle {
-        self.inner.layout.datafiles()[datafile].1
+        self.striping.layout.datafiles()[datafile].1
     }
 }

@@ -103,10 +103,11 @@ impl<S: Threading> File<S> {
             let text = format!("bytes {region} reach beyond the largest offset, {MAX_OFFSET}");
             return Err(during(Error::new(ErrorCode::TooLarge, text)));
         }
-        let wanted = self.wanted(region);
-        let why = match self.reason_against(len, &wanted) {
+        let file = &self.latest();
+        let wanted = file.wanted(region);
+        let why = match file.reason_against(len, &wanted) {
             Some(why) => why,
-            None => match self.lend(region, &wanted).await {
+            None => match file.lend(region, &wanted).await {
                 Ok(Ok(view)) => return Ok(view),
                 Ok(Err(why)) => why,
                 Err(error) => return Err(during(self.explain(error).await)),
@@ -126,8 +127,9 @@ impl<S: Threading> File<S> {
         if region.end().is_none() {
             return SharedPlan { lends: false, why: format!("bytes {region} reach beyond the largest offset") };
         }
-        let wanted = self.wanted(region);
-        if let Some(why) = self.reason_against(len, &wanted) {
+        let file = self.latest();
+        let wanted = file.wanted(region);
+        if let Some(why) = file.reason_against(len, &wanted) {
             return SharedPlan { lends: false, why };
         }
         let now = self.client().endpoint().now();
@@ -148,12 +150,15 @@ impl<S: Threading> File<S> {
         if len > LONGEST {
             return Some(format!("{len} bytes at once; at most {LONGEST} are lent"));
         }
+        if self.limit().is_some() {
+            return Some("the file is small, and may grow".to_owned());
+        }
         if wanted.is_empty() {
             return Some("it reaches to the largest offset".to_owned());
         }
         let now = self.client().endpoint().now();
         wanted.iter().find_map(|wanted| {
-            let server = &self.servers()[wanted.datafile];
+            let server = &self.striping.servers[wanted.datafile];
             let lends = match self.client().inner().connections.connected(&server.addr) {
                 Some(peer) => peer.endpoint().with(|engine| engine.transport().capabilities().shares_pages),
                 None => true, // it is connected first
@@ -168,12 +173,12 @@ impl<S: Threading> File<S> {
     /// Cuts a range of the file into ranges of datafiles, each within a window. Returns none if a
     /// part of it cannot be lent.
     fn wanted(&self, region: Region) -> Vec<Wanted> {
-        let bound = |datafile: usize, offset: u64| self.distribution().datafile_size(datafile, offset);
+        let bound = |datafile: usize, offset: u64| self.striping.distribution.datafile_size(datafile, offset);
         let mut wanted = Vec::new();
         if region.len > LONGEST {
             return wanted;
         }
-        for datafile in 0..self.servers().len() {
+        for datafile in 0..self.striping.servers.len() {
             let (mut at, end) = (bound(datafile, region.offset), bound(datafile, region.offset + region.len));
             while at < end {
                 let len = (VIEW_WINDOW - at % VIEW_WINDOW).min(end - at);
@@ -213,8 +218,8 @@ impl<S: Threading> File<S> {
 
     /// Returns how many bytes of a range are before the end of the file.
     async fn lent_len(&self, region: Region, wanted: &[Wanted], lent: &[Lent]) -> Result<u64, Error> {
-        let mut sizes = vec![None; self.servers().len()];
-        let mut least = vec![0; self.servers().len()];
+        let mut sizes = vec![None; self.striping.servers.len()];
+        let mut least = vec![0; self.striping.servers.len()];
         for (wanted, lent) in wanted.iter().zip(lent) {
             let (size, known) = (&mut sizes[wanted.datafile], &mut least[wanted.datafile]);
             *size = lent.size.max(*size);
@@ -222,7 +227,7 @@ impl<S: Threading> File<S> {
         }
         self.check_lengths(&sizes).await?;
         let last = region.offset + region.len;
-        if self.distribution().file_size(&least) >= last {
+        if self.striping.distribution.file_size(&least) >= last {
             return Ok(region.len);
         }
         Ok(self.end_of(&sizes, last).await?.saturating_sub(region.offset).min(region.len))
@@ -231,7 +236,7 @@ impl<S: Threading> File<S> {
     /// Returns where the bytes of a range are in the segments, in the order of the file.
     fn parts(&self, region: Region, wanted: &[Wanted]) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::new();
-        for strip in self.distribution().strips(region) {
+        for strip in self.striping.distribution.strips(region) {
             let (mut at, end) = (strip.at.physical, strip.at.physical + strip.len);
             while at < end {
                 let is_there = |wanted: &Wanted| {
@@ -253,7 +258,7 @@ impl<S: Threading> File<S> {
     /// Asks a server for a range. Returns the reason if it does not lend it.
     async fn ask_for(&self, wanted: &Wanted) -> Result<Result<Lent, String>, Failure> {
         let inner = self.client().inner();
-        let (server, datafile) = (&self.servers()[wanted.datafile], self.datafile_handle(wanted.datafile));
+        let (server, datafile) = (&self.striping.servers[wanted.datafile], self.datafile_handle(wanted.datafile));
         let now = || self.client().endpoint().now();
         let request = || IodRequest::ReadShared { datafile, offset: wanted.begin(), len: wanted.range.len };
         for _ in 0..2 {
@@ -290,13 +295,13 @@ impl<S: Threading> File<S> {
     /// Remembers that a server does not lend a range now. Returns the reason for the reader.
     fn refused(&self, wanted: &Wanted, why: ViewRefusal) -> String {
         self.views().refused(wanted.datafile, why, self.client().endpoint().now());
-        format!("{}: {why}", self.servers()[wanted.datafile])
+        format!("{}: {why}", self.striping.servers[wanted.datafile])
     }
 
     /// Returns the segment of a grant, as soon as it is mapped here.
     async fn mapped(&self, wanted: &Wanted, grant: &ViewGrant) -> Option<RemoteView> {
         let remote = RemoteSlice { key: RemoteKey(grant.key), addr: grant.addr, len: VIEW_SEGMENT };
-        let server = &self.servers()[wanted.datafile];
+        let server = &self.striping.servers[wanted.datafile];
         for _ in 0..LOOKS {
             let peer = self.client().inner().connections.connected(&server.addr)?;
             let endpoint = peer.endpoint();

@@ -29,10 +29,33 @@ impl<S: Threading> File<S> {
         if let Some(recorded) = self.client.confirm_size(self.handle()).await.map_err(during)? {
             return Ok(recorded);
         }
-        let none = vec![None; self.inner.servers.len()];
-        match self.size_with(&none).await {
-            Ok(size) => Ok(size),
-            Err(error) => Err(during(self.explain(error).await)),
+        let file = self.seen().await.map_err(during)?;
+        let none = vec![None; file.striping.servers.len()];
+        let size = match file.size_with(&none).await {
+            Ok(size) => size,
+            Err(error) => return Err(during(self.explain(error).await)),
+        };
+        match file.limit() {
+            // It has grown meanwhile, or was seen as it was when it was opened.
+            Some(limit) if size > limit => Box::pin(file.size_grown()).await.map_err(during),
+            _ => Ok(size),
+        }
+    }
+
+    async fn size_grown(&self) -> Result<u64, Error> {
+        let file = self.look().await?;
+        match file.limit() {
+            None => file.size().await,
+            Some(_) => Err(file.too_long()),
+        }
+    }
+
+    /// Returns a handle that knows whether a small file has grown, as far as this one must.
+    async fn seen(&self) -> Result<File<S>, Error> {
+        let latest = self.latest();
+        match latest.limit() {
+            Some(_) if !self.is_close_to_open() => latest.look().await,
+            _ => Ok(latest),
         }
     }
 
@@ -45,16 +68,16 @@ impl<S: Threading> File<S> {
     /// of every request.
     pub async fn record_size(&self, size: u64) -> Result<(), Error> {
         let during = |error: Error| error.during(format!("record the size of {}", self.path()));
-        self.check_complete(size).await.map_err(during)?;
+        self.latest().check_complete(size).await.map_err(during)?;
         self.client.record_size(self.handle(), size).await.map_err(during)
     }
 
     /// Checks that no datafile is shorter than a size requires. Asks only the servers to which this
     /// handle did not write enough.
     pub(crate) async fn check_complete(&self, size: u64) -> Result<(), Error> {
-        let must = |index: usize| self.distribution().datafile_size(index, size);
+        let must = |index: usize| self.striping.distribution.datafile_size(index, size);
         let written = self.inner.written_sizes.with(|written| written.clone());
-        if (0..written.len()).all(|index| written[index] >= must(index)) {
+        if (0..self.striping.servers.len()).all(|index| written[index] >= must(index)) {
             return Ok(());
         }
         let ask = |index: usize, datafile| (written[index] < must(index)).then_some(IodRequest::Getsize { datafile });
@@ -71,7 +94,7 @@ impl<S: Threading> File<S> {
     /// # Errors
     /// Those of every request.
     pub async fn datafiles(&self) -> Result<Vec<Datafile>, Error> {
-        self.datafiles_with(&[]).await
+        self.latest().datafiles_with(&[]).await
     }
 
     /// As [`File::datafiles`], without asking the servers that have not carried out a change of
@@ -83,8 +106,8 @@ impl<S: Threading> File<S> {
             Ok(held) => held,
             Err(error) => return Err(self.explain(error).await),
         };
-        let handles = self.inner.layout.datafiles().iter().map(|(_, handle)| *handle);
-        let servers = self.inner.servers.iter().cloned();
+        let handles = self.striping.layout.datafiles().iter().map(|(_, handle)| *handle);
+        let servers = self.striping.servers.iter().cloned();
         let datafiles = servers.zip(handles).zip(held).map(|((server, handle), held)| {
             let (size, mtime_ns) = held.unwrap_or_else(|| (known(handle).map_or(0, |one| one.size), 0));
             Datafile { server, handle, size, mtime_ns }
@@ -98,7 +121,7 @@ impl<S: Threading> File<S> {
         let asked = self.ask_all(Resend::Repeat, ask, held).await?;
         let asked = asked.iter().map(|held| held.map(|(size, _)| size));
         let sizes: Vec<u64> = known.iter().zip(asked).map(|(known, asked)| known.or(asked).unwrap_or(0)).collect();
-        Ok(self.distribution().file_size(&sizes))
+        Ok(self.striping.distribution.file_size(&sizes))
     }
 
     /// Sets the file's length to `size` bytes, durably: cuts it off or extends it with a hole. It
@@ -115,7 +138,11 @@ impl<S: Threading> File<S> {
             return Err(during(Error::new(ErrorCode::TooLarge, format!("{size} bytes"))));
         }
         self.inner.written_sizes.with(|written| written.fill(0));
-        if self.inner.servers.len() > 1 {
+        let mut file = self.latest();
+        if file.limit().is_some_and(|limit| size > limit) {
+            file = self.grown().await.map_err(during)?;
+        }
+        if file.striping.layout.most_servers() > 1 {
             return self.client.truncate_all(self.handle(), size).await.map_err(during);
         }
         let writing = self.client.begin_write(self.handle()).await.map_err(during)?;
@@ -149,13 +176,18 @@ impl<S: Threading> File<S> {
     }
 
     async fn allocate_range(&self, mut range: Range<u64>, how: Allocation) -> Result<(), Error> {
-        if how == Allocation::Hole && range.end - range.start > MAX_ALLOCATION {
+        let is_beyond = self.limit().is_some_and(|limit| range.end > limit);
+        if how == Allocation::Hole && (is_beyond || range.end - range.start > MAX_ALLOCATION) {
             // There may be much behind the end, and all of it is a hole.
             range.end = range.end.min(self.size().await?);
         }
+        let file = match self.latest().limit() {
+            Some(limit) if range.end > limit => self.grown().await?,
+            _ => self.latest(),
+        };
         while range.start < range.end {
             let end = range.end.min(range.start + MAX_ALLOCATION);
-            self.allocate_window(range.start..end, how).await?;
+            file.allocate_window(range.start..end, how).await?;
             range.start = end;
         }
         Ok(())
@@ -163,7 +195,7 @@ impl<S: Threading> File<S> {
 
     /// Changes the space of a range that is short enough for a request.
     async fn allocate_window(&self, window: Range<u64>, how: Allocation) -> Result<(), Error> {
-        let before = |index: usize, offset: u64| self.distribution().datafile_size(index, offset);
+        let before = |index: usize, offset: u64| self.striping.distribution.datafile_size(index, offset);
         let request = |index: usize, datafile| {
             let (first, end) = (before(index, window.start), before(index, window.end));
             let range = Region::new(first, end - first);
@@ -193,7 +225,21 @@ impl<S: Threading> File<S> {
     /// # Errors
     /// Those of every request.
     pub async fn seek(&self, offset: u64, what: Sought) -> Result<Option<u64>, Error> {
-        let first = |index: usize| self.distribution().datafile_size(index, offset);
+        let during = |error: Error| error.during(format!("seek in {}", self.path()));
+        let file = self.seen().await.map_err(during)?;
+        let (found, size) = file.seek_striped(offset, what).await.map_err(during)?;
+        match file.limit() {
+            Some(limit) if size > limit => match file.look().await.map_err(during)? {
+                grown if grown.limit().is_none() => Ok(grown.seek_striped(offset, what).await.map_err(during)?.0),
+                file => Err(during(file.too_long())),
+            },
+            _ => Ok(found),
+        }
+    }
+
+    /// Looks in the datafiles that the file has. Also returns the size of the file.
+    async fn seek_striped(&self, offset: u64, what: Sought) -> Result<(Option<u64>, u64), Error> {
+        let first = |index: usize| self.striping.distribution.datafile_size(index, offset);
         let request = |index: usize, datafile| Some(IodRequest::Seek { datafile, offset: first(index), what });
         let sought = |reply: &IodReply| match reply {
             IodReply::Sought { at, size } => Some((*at, *size)),
@@ -201,19 +247,19 @@ impl<S: Threading> File<S> {
         };
         let found = match self.ask_all(Resend::Repeat, request, sought).await {
             Ok(found) => found,
-            Err(error) => return Err(self.explain(error).await.during(format!("seek in {}", self.path()))),
+            Err(error) => return Err(self.explain(error).await),
         };
         let sizes: Vec<u64> = found.iter().map(|found| found.map_or(0, |(_, size)| size)).collect();
-        let size = self.distribution().file_size(&sizes);
+        let size = self.striping.distribution.file_size(&sizes);
         let places = found.iter().enumerate().filter_map(|(server, found)| {
             let physical = found.and_then(|(at, _)| at)?;
-            self.distribution().logical(Location { server, physical })
+            self.striping.distribution.logical(Location { server, physical })
         });
         let nearest = match what {
             Sought::Data => places.min(),
             Sought::Hole => Some(places.min().unwrap_or(size).min(size)),
         };
-        Ok(nearest.filter(|_| offset < size))
+        Ok((nearest.filter(|_| offset < size), size))
     }
 
     /// Sends each server the request that `request` returns for it, if any. Returns what `take`
@@ -226,8 +272,8 @@ impl<S: Threading> File<S> {
     ) -> Result<Vec<Option<R>>, Error> {
         let inner = self.client.inner();
         let deadline = inner.deadline();
-        let asked = self.inner.layout.datafiles().iter().enumerate().map(|(index, (_, datafile))| {
-            let (request, server) = (request(index, *datafile), &self.inner.servers[index]);
+        let asked = self.striping.layout.datafiles().iter().enumerate().map(|(index, (_, datafile))| {
+            let (request, server) = (request(index, *datafile), &self.striping.servers[index]);
             async move {
                 let Some(request) = request else { return Ok(None) };
                 let reply = inner.ask(server, deadline, resend, request).await?;

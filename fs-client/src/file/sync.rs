@@ -58,10 +58,11 @@ impl<S: Threading> File<S> {
 pub(crate) async fn sync_files<S: Threading>(client: &Client<S>, files: &[&File<S>], all: bool) -> Vec<Vec<Failure>> {
     // Later writes are not covered.
     let taken: Vec<Taken<'_>> = files.iter().map(|file| Taken::new(file.unsynced())).collect();
+    let latest: Vec<File<S>> = files.iter().map(|file| file.latest()).collect();
     let mut servers: BTreeMap<&ServerName, Vec<Item>> = BTreeMap::new();
     for (file, taken) in taken.iter().enumerate() {
-        for (datafile, (server, handle)) in files[file].servers().iter().zip(files[file].datafile_handles()).enumerate()
-        {
+        let datafiles = latest[file].striping.servers.iter().zip(latest[file].datafile_handles());
+        for (datafile, (server, handle)) in datafiles.enumerate() {
             let skipped = datafile > 0 && mutated("client/syncs-the-first-server-only");
             if (all || taken.covered[datafile] != Written::Nothing) && !skipped {
                 servers.entry(server).or_default().push(Item { file, datafile, handle });

@@ -8,6 +8,8 @@
 //! 4. A datafile that is missing or shorter than it must be is an error. How long it must be is
 //!    known if the file's size was recorded when it was complete ([`File::record_size`]).
 //! 5. A recorded size is withdrawn before the first write, and confirmed before it is used.
+//! 6. Of a small file, nothing is accessed behind its limit. It grows before a write reaches there.
+//!    A read that reaches its end is one of a file that has not grown when it began.
 //!
 //! **Source.** [PVFS-IB §2.1, §3.2.3] (server-based transfer), [PVFS-IB §4.1] (inline), [PVFS-IB
 //! §5] (list I/O).
@@ -32,6 +34,11 @@ use crate::split::{Plan, PlanLimits, ServerPaths, Transfer, file_ranges};
 /// Requests of one operation in progress at the same time, per server.
 const WINDOW: usize = 4;
 
+/// Returns true if the first datafile of a small file is longer than its limit: the file has grown.
+pub(super) fn is_over(sizes: &[Option<u64>], limit: u64) -> bool {
+    sizes[0].is_some_and(|size| size > limit)
+}
+
 /// Returns the range of the file that contains all regions.
 fn hull(regions: &[Region]) -> Range<u64> {
     let filled = regions.iter().copied().filter(|region| !region.is_empty());
@@ -47,7 +54,8 @@ impl<S: Threading> File<S> {
     /// `Invalid` if `memory` and `regions` differ in length. `TooLarge` if a region ends beyond the
     /// largest offset of a file.
     pub fn plan(&self, direction: Direction, regions: &[Region], memory: &MemList) -> Result<Plan, Error> {
-        Ok(self.cut(direction, regions, memory)?.with_paths(self.paths(memory)))
+        let file = self.latest();
+        Ok(file.cut(direction, regions, memory)?.with_paths(file.paths(memory)))
     }
 
     /// Splits a read or write into requests.
@@ -62,12 +70,12 @@ impl<S: Threading> File<S> {
             let text = format!("{total} bytes of the file and {} bytes of memory", memory.len());
             return Err(Error::new(ErrorCode::Invalid, text));
         }
-        Ok(Plan::new(direction, *self.distribution(), self.limits(), regions, memory))
+        Ok(Plan::new(direction, self.striping.distribution, self.limits(), regions, memory))
     }
 
     pub(super) fn limits(&self) -> PlanLimits {
         let inner = self.client.inner();
-        let rooms = self.inner.servers.iter().filter_map(|server| inner.connections.room(&server.addr));
+        let rooms = self.striping.servers.iter().filter_map(|server| inner.connections.room(&server.addr));
         let room = rooms.min();
         inner.connections.endpoint().with(|engine| PlanLimits {
             request: room.unwrap_or(engine.config().credits.eager_limit).saturating_sub(REQUEST_ROOM),
@@ -93,7 +101,7 @@ impl<S: Threading> File<S> {
             Some(peer) => paths(peer.endpoint(), Some(peer.id())),
             None => paths(connections.endpoint(), None),
         };
-        self.inner.servers.iter().map(one).collect()
+        self.striping.servers.iter().map(one).collect()
     }
 
     /// Reads from `offset` into `memory` and returns the number of bytes read. It is less than the
@@ -124,6 +132,49 @@ impl<S: Threading> File<S> {
     }
 
     async fn read_regions(&self, regions: &[Region], memory: MemList) -> Result<u64, Error> {
+        match self.limit() {
+            None => Ok(self.read_striped(regions, memory).await?.0),
+            Some(_) => Box::pin(self.read_small(regions, memory)).await,
+        }
+    }
+
+    /// Reads from a small file. Others may let it grow meanwhile.
+    async fn read_small(&self, regions: &[Region], memory: MemList) -> Result<u64, Error> {
+        let last = hull(regions).end;
+        let mut file = self.latest();
+        loop {
+            let Some(limit) = file.limit() else { return Ok(file.read_striped(regions, memory).await?.0) };
+            let is_beyond = last > limit && !self.is_close_to_open();
+            if is_beyond {
+                file = file.look().await?;
+                if file.limit().is_none() {
+                    continue;
+                }
+            }
+            let (read, sizes) = file.read_striped(regions, memory.clone()).await?;
+            let is_seen = is_beyond || self.is_close_to_open();
+            if !is_over(&sizes, limit) && (is_seen || read == memory.len() as u64) {
+                return Ok(read);
+            }
+            // What is behind the limit of the first datafile is in another place of the file.
+            file = file.look().await?;
+            match (file.limit(), is_over(&sizes, limit)) {
+                (Some(_), false) => return Ok(read),
+                (Some(_), true) => return Err(file.too_long()),
+                (None, _) => {}
+            }
+        }
+    }
+
+    /// A small file has a datafile that is longer than its limit.
+    pub(super) fn too_long(&self) -> Error {
+        let text = format!("{} is longer than a small file may be", self.datafile_handle(0));
+        Failure::at(self.striping.servers[0].clone(), ErrorCode::Io, text).into()
+    }
+
+    /// Reads from the datafiles that the file has. Also returns the sizes of those that were
+    /// accessed.
+    async fn read_striped(&self, regions: &[Region], memory: MemList) -> Result<(u64, Vec<Option<u64>>), Error> {
         let plan = self.ready(Direction::Read, regions, memory).await?;
         let sizes = match self.run(&plan).await {
             Ok(sizes) => sizes,
@@ -134,14 +185,15 @@ impl<S: Threading> File<S> {
         let last = regions.iter().filter(|region| !region.is_empty()).map(end).max().unwrap_or(0);
         let size = self.end_of(&sizes, last).await?;
         let size = if mutated("client/short-read-reported-as-full") { last } else { size };
-        Ok(regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum())
+        let read = regions.iter().map(|region| size.saturating_sub(region.offset).min(region.len)).sum();
+        Ok((read, sizes))
     }
 
     /// Returns the size of the file, or any larger number if that is not less than `last`. `sizes`
     /// are those of the datafiles that were just accessed.
     pub(super) async fn end_of(&self, sizes: &[Option<u64>], last: u64) -> Result<u64, Error> {
         let known: Vec<u64> = sizes.iter().map(|size| size.unwrap_or(0)).collect();
-        let size = self.distribution().file_size(&known);
+        let size = self.striping.distribution.file_size(&known);
         if size >= last || !sizes.contains(&None) || mutated("client/size-of-those-that-were-read") {
             return Ok(size);
         }
@@ -191,8 +243,10 @@ impl<S: Threading> File<S> {
     pub async fn append(&self, memory: impl Into<MemList>) -> Result<u64, Error> {
         let during = |error: Error| error.during(format!("append to {}", self.path()));
         let memory = memory.into();
+        // Others may have appended since it was opened.
+        let exact = self.strict();
         let append = async {
-            let offset = self.size().await?;
+            let offset = exact.size().await?;
             self.write_regions(&[Region::new(offset, memory.len() as u64)], memory).await?;
             Ok(offset)
         };
@@ -200,6 +254,14 @@ impl<S: Threading> File<S> {
     }
 
     async fn write_regions(&self, regions: &[Region], memory: MemList) -> Result<(), Error> {
+        if self.limit().is_some_and(|limit| hull(regions).end > limit) {
+            return Box::pin(async { self.grown().await?.write_striped(regions, memory).await }).await;
+        }
+        self.write_striped(regions, memory).await
+    }
+
+    /// Writes to the datafiles that the file has.
+    async fn write_striped(&self, regions: &[Region], memory: MemList) -> Result<(), Error> {
         let writing = self.client.begin_write(self.handle()).await?;
         let written = match self.ready(Direction::Write, regions, memory).await {
             Ok(plan) => self.run(&plan).await,
@@ -229,7 +291,12 @@ impl<S: Threading> File<S> {
     /// Checks that the datafiles that were read are as long as the file's recorded size requires.
     pub(crate) async fn check_lengths(&self, sizes: &[Option<u64>]) -> Result<(), Error> {
         let short = |recorded: u64| {
-            let must = |index: usize| self.distribution().datafile_size(index, recorded);
+            // With more bytes than a small file may have, it has grown since this handle was told.
+            let has_grown = self.limit().is_some_and(|limit| recorded > limit);
+            let must = |index: usize| match has_grown {
+                true => 0,
+                false => self.striping.distribution.datafile_size(index, recorded),
+            };
             let is_short = |(index, size): (usize, &Option<u64>)| size.is_some_and(|size| size < must(index));
             sizes.iter().enumerate().position(|(index, size)| is_short((index, size)))
         };
@@ -240,20 +307,20 @@ impl<S: Threading> File<S> {
         // The file may have been written since it was opened.
         let Some(recorded) = self.client.confirm_size(self.handle()).await? else { return Ok(()) };
         let Some(index) = short(recorded) else { return Ok(()) };
-        let (_, datafile) = self.inner.layout.datafiles()[index];
-        let must = self.distribution().datafile_size(index, recorded);
+        let (_, datafile) = self.striping.layout.datafiles()[index];
+        let must = self.striping.distribution.datafile_size(index, recorded);
         let text = format!("{datafile} has {} bytes; it must have {must}: it was cut off", sizes[index].unwrap_or(0));
-        Err(Failure::at(self.inner.servers[index].clone(), ErrorCode::Lost, text).into())
+        Err(Failure::at(self.striping.servers[index].clone(), ErrorCode::Lost, text).into())
     }
 
     /// Connects the servers involved, then splits the access into requests. The limits of a server
     /// are known only after it is connected. If a server cannot be reached, its requests fail later
     /// and the error names their ranges.
     async fn ready(&self, direction: Direction, regions: &[Region], memory: MemList) -> Result<Plan, Error> {
-        let mut concerned = vec![false; self.inner.servers.len()];
-        let stripe = self.distribution().strip_size() * self.inner.servers.len() as u64;
+        let mut concerned = vec![false; self.striping.servers.len()];
+        let stripe = self.striping.distribution.strip_size() * self.striping.servers.len() as u64;
         for region in regions {
-            let strips = self.distribution().strips(region.part(0, stripe));
+            let strips = self.striping.distribution.strips(region.part(0, stripe));
             strips.for_each(|strip| concerned[strip.at.server] = true);
         }
         self.connect(|index| concerned[index]).await;
@@ -264,7 +331,7 @@ impl<S: Threading> File<S> {
     pub(super) async fn connect(&self, concerned: impl Fn(usize) -> bool) {
         let connections = &self.client.inner().connections;
         let missing = |server: &ServerName| connections.room(&server.addr).is_none();
-        let servers = self.inner.servers.iter().enumerate();
+        let servers = self.striping.servers.iter().enumerate();
         let servers = servers.filter(|(index, server)| missing(server) && concerned(*index));
         let deadline = self.client.inner().deadline();
         join_all(servers.map(|(_, server)| connections.peer(server, deadline))).await;
@@ -273,9 +340,9 @@ impl<S: Threading> File<S> {
     /// Carries out a plan. Returns the sizes of the datafiles that it accessed.
     async fn run(&self, plan: &Plan) -> Result<Vec<Option<u64>>, Error> {
         let one = async |transfer: &Transfer| (transfer.datafile, self.transfer(plan, transfer).await);
-        let window = WINDOW * self.inner.servers.len();
+        let window = WINDOW * self.striping.servers.len();
         let mut results = stream::iter(&plan.transfers).map(one).buffer_unordered(window);
-        let mut sizes = vec![None; self.inner.servers.len()];
+        let mut sizes = vec![None; self.striping.servers.len()];
         let mut failures: Vec<Failure> = Vec::new();
         while let Some((datafile, result)) = results.next().await {
             match result {
@@ -288,8 +355,8 @@ impl<S: Threading> File<S> {
 
     /// Carries out one transfer. Returns the datafile's size.
     async fn transfer(&self, plan: &Plan, transfer: &Transfer) -> Result<u64, Failure> {
-        let server = &self.inner.servers[transfer.datafile];
-        let (_, datafile) = self.inner.layout.datafiles()[transfer.datafile];
+        let server = &self.striping.servers[transfer.datafile];
+        let (_, datafile) = self.striping.layout.datafiles()[transfer.datafile];
         let regions = Regions::try_from(transfer.regions.clone())
             .map_err(|error| Failure::at(server.clone(), error.code, error.detail))?;
         let (body, data) = match plan.direction {
@@ -312,7 +379,7 @@ impl<S: Threading> File<S> {
         lists: Lists,
     ) -> Result<u64, Failure> {
         let inner = self.client.inner();
-        let server = &self.inner.servers[index];
+        let server = &self.striping.servers[index];
         let all = match &data {
             Body::In(memory) | Body::Out(memory) => memory.len() as u64,
             _ => 0,
@@ -348,7 +415,7 @@ impl<S: Threading> File<S> {
     fn with_ranges(&self, plan: &Plan, transfer: &Transfer, failure: Failure) -> Failure {
         let ranges = match failure.physical.as_slice() {
             [] => plan.file_ranges(transfer),
-            physical => file_ranges(self.distribution(), transfer.datafile, physical),
+            physical => file_ranges(&self.striping.distribution, transfer.datafile, physical),
         };
         failure.of_ranges(ranges)
     }

@@ -28,7 +28,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 
 use super::handle::File;
-use super::transfer::add_failure;
+use super::transfer::{add_failure, is_over};
 use crate::error::{Error, Failure};
 use crate::locked::Locked;
 use crate::split::{PIECE_COST, PlanLimits, TABLE_COST, file_ranges};
@@ -238,10 +238,23 @@ impl<S: Threading> File<S> {
         memory: &TypedMemory,
         joining: Option<&dyn Joining>,
     ) -> Result<u64, Error> {
-        let (range, sizes) = self.move_view(Direction::Read, view, offset, memory, joining).await?;
-        self.check_lengths(&sizes).await?;
+        let mut file = self.latest();
+        let (range, sizes) = loop {
+            if file.limit().is_some() {
+                file = file.look().await?;
+            }
+            let (range, sizes) = file.move_view(Direction::Read, view, offset, memory, joining).await?;
+            match file.limit() {
+                Some(limit) if is_over(&sizes, limit) => file = file.look().await?,
+                _ => break (range, sizes),
+            }
+            if file.limit().is_some() {
+                return Err(file.too_long());
+            }
+        };
+        file.check_lengths(&sizes).await?;
         let last = range.end.checked_sub(1).and_then(|last| view.offset_of(last)).map_or(0, |last| last + 1);
-        let size = self.end_of(&sizes, last).await?;
+        let size = file.end_of(&sizes, last).await?;
         Ok(view.size_below(size).clamp(range.start, range.end) - range.start)
     }
 
@@ -268,8 +281,9 @@ impl<S: Threading> File<S> {
         memory: &TypedMemory,
         joining: Option<&dyn Joining>,
     ) -> Result<(), Error> {
+        let file = self.grown().await?;
         let writing = self.client.begin_write(self.handle()).await?;
-        let written = self.move_view(Direction::Write, view, offset, memory, joining).await;
+        let written = file.move_view(Direction::Write, view, offset, memory, joining).await;
         writing.end(&written);
         written.map(drop)
     }
@@ -295,7 +309,7 @@ impl<S: Threading> File<S> {
         self.connect(|_| true).await;
         let (limits, encoded) = (self.limits(), view.encoded_len());
         let room = limits.request.checked_sub(encoded.saturating_add(PART_COST + TABLE_COST + PIECE_COST));
-        let paired = Paired { view, memory, distribution: *self.distribution(), first };
+        let paired = Paired { view, memory, distribution: self.striping.distribution, first };
         let direct = room.map_or(0, |room| (1 + room / PIECE_COST).min(limits.pieces));
         let buffers = Locked::new(Vec::new());
         let access = &Access { direction, view, typed, paired, file, limits, direct, joining, buffers };
@@ -321,7 +335,7 @@ impl<S: Threading> File<S> {
             None => self.listed(access, start, span).await,
         };
         let mut windows = stream::iter(cuts).map(one).buffer_unordered(WINDOWS);
-        let mut sizes = vec![None; self.inner.servers.len()];
+        let mut sizes = vec![None; self.striping.servers.len()];
         let mut failures: Vec<Failure> = Vec::new();
         while let Some(window) = windows.next().await {
             let results =
@@ -351,7 +365,7 @@ impl<S: Threading> File<S> {
         (position, span): (u64, u64),
         window: Option<Range<u64>>,
     ) -> Result<Vec<(usize, Result<u64, Failure>)>, Error> {
-        let mut shares = vec![Share::default(); self.inner.servers.len()];
+        let mut shares = vec![Share::default(); self.striping.servers.len()];
         access.paired.for_each(position, span, |server, pieces| shares[server].add(pieces, access.direct));
         let packed = shares.iter().any(|share| share.many);
         let buffer = match packed {
@@ -423,10 +437,10 @@ impl<S: Threading> File<S> {
         memory: MemList,
         joined: Option<Joined>,
     ) -> Result<u64, Failure> {
-        let (_, datafile) = self.inner.layout.datafiles()[index];
+        let (_, datafile) = self.striping.layout.datafiles()[index];
         let view = access.view.clone();
-        let part = ViewPart::new(view, *self.distribution(), index as u32, (position, span), memory.len() as u64)
-            .map_err(|error| Failure::at(self.inner.servers[index].clone(), error.code, error.detail))?;
+        let part = ViewPart::new(view, self.striping.distribution, index as u32, (position, span), memory.len() as u64)
+            .map_err(|error| Failure::at(self.striping.servers[index].clone(), error.code, error.detail))?;
         let hull = part.hull();
         let (body, data) = match access.direction {
             Direction::Read => (IodRequest::ReadView { datafile, part, joined }, Body::In(memory)),
@@ -434,7 +448,7 @@ impl<S: Threading> File<S> {
         };
         self.request(access.direction, index, body, data, access.limits.lists).await.map_err(|failure| {
             let ranges = if failure.physical.is_empty() { vec![hull] } else { failure.physical.clone() };
-            failure.of_ranges(file_ranges(self.distribution(), index, &ranges))
+            failure.of_ranges(file_ranges(&self.striping.distribution, index, &ranges))
         })
     }
 

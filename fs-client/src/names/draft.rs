@@ -63,7 +63,7 @@ impl<S: Threading> Draft<S> {
         let Publish { inherit, mode, mtime_ns, mut size, replace } = how;
         let during = |error: Error| error.during(format!("publish {}", self.path()));
         if let Some(size) = size {
-            self.file.check_complete(size).await.map_err(during)?;
+            self.file.latest().check_complete(size).await.map_err(during)?;
         }
         let place = self.file.path().place();
         size = size.filter(|size| client.inner().files.note_size(handle, *size));

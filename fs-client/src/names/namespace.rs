@@ -21,7 +21,7 @@ use futures_util::future::join_all;
 use super::draft::Draft;
 use super::held::Held;
 use crate::client::{Client, CreateOptions, OpenFileOptions, Stat, Unfinished};
-use crate::error::{Error, Failure, ServerName};
+use crate::error::{Error, Failure};
 use crate::file::File;
 use crate::path::FsPath;
 
@@ -133,11 +133,12 @@ impl<S: Threading> Client<S> {
         existing: Existing,
         hold: bool,
     ) -> Result<(File<S>, Entry, bool), Error> {
-        let CreateOptions { strip_size, servers, mode, hints, owner, .. } = options;
+        let CreateOptions { strip_size, servers, mode, hints, owner, small, .. } = options;
         let (uid, gid) = owner.unwrap_or(self.owner());
         let place = path.place();
         let avoid = self.inner().connections.avoided();
-        let request = ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing, hold };
+        let request =
+            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing, hold, small };
         let during = |error: Error| error.during(format!("create {path}"));
         let start = self.inner().connections.start_of(self.manager());
         let creating = (existing != Existing::Open).then(|| self.inner().files.creating());
@@ -375,22 +376,8 @@ impl<S: Threading> Client<S> {
             let code = if entry.attr.kind == Kind::Dir { ErrorCode::IsDirectory } else { ErrorCode::Invalid };
             return Err(Error::new(code, format!("{path} is {}", entry.handle)));
         };
-        let known = |layout: &fs_proto::Layout| {
-            let iods = self.inner().connections.iods();
-            let servers = layout.datafiles().iter().map(|(iod, _)| iods.get(*iod as usize).cloned());
-            servers.collect::<Option<Vec<ServerName>>>()
-        };
-        let servers = match known(&layout) {
-            Some(servers) => servers,
-            None => {
-                // The file is on a server that joined later.
-                self.refresh().await?;
-                let unknown =
-                    || Error::new(ErrorCode::Protocol, "the file lies on a server that the manager does not know");
-                known(&layout).ok_or_else(unknown)?
-            }
-        };
-        Ok(File::new(self.clone(), path.clone(), handle, layout, servers, entry.content))
+        let striping = self.striping(layout).await?;
+        Ok(File::new(self.clone(), path.clone(), handle, striping, entry.content))
     }
 }
 
@@ -428,6 +415,11 @@ impl<S: Threading> ReadDir<S> {
         let ManagerReply::Listing { entries, more } = reply else { return Err(self.client.odd(reply.into())) };
         self.turn(&after, more, &entries, |entry| &entry.name)?;
         Ok((!entries.is_empty()).then_some(entries))
+    }
+
+    /// Goes on behind a name, whether it is there or not.
+    pub fn seek(&mut self, name: BString) {
+        self.after = Some(name);
     }
 
     async fn page(&self, after: &BString, max: usize, attributes: bool) -> Result<ManagerReply, Error> {

@@ -1,7 +1,7 @@
 //! Data: opening, reading, writing, syncing and closing files.
 
 use bmi::Memory;
-use fs_client::{Allocation, Region, SharedFile, Sought};
+use fs_client::{Allocation, Entry, FsPath, Region, SharedFile, Sought};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
@@ -18,7 +18,18 @@ impl Served {
         }
         let path = self.nodes.path(node)?;
         let entry = self.ask(|| self.client.lookup(&path)).await?;
-        self.ask(|| self.client.file(&path, entry.clone())).await
+        self.file_as_told(&path, &entry).await
+    }
+
+    /// Opens a file as the manager has told of it.
+    pub(super) async fn file_as_told(&self, path: &FsPath, entry: &Entry) -> Result<SharedFile, Errno> {
+        let file = self.ask(|| self.client.file(path, entry.clone())).await?;
+        Ok(self.coherent(file))
+    }
+
+    /// Returns a file that is as coherent as this mount.
+    pub(super) fn coherent(&self, file: SharedFile) -> SharedFile {
+        if self.settings.keeps_nothing { file } else { file.close_to_open() }
     }
 
     /// Returns what the kernel is to do with an open file. Unless it keeps nothing, it drops the
@@ -37,8 +48,11 @@ impl Served {
         let path = self.nodes.path(node)?;
         let (held, entry) = self.ask(|| self.client.hold(&path)).await?;
         let file = match self.nodes.file(node) {
-            Some(file) => file,
-            None => self.ask(|| self.client.file(&path, entry.clone())).await?,
+            Some(file) => {
+                self.ask(|| file.update(&entry)).await?;
+                file
+            }
+            None => self.file_as_told(&path, &entry).await?,
         };
         self.begin_write(&file, how).await?;
         if how & O_TRUNC != 0 && more & flags::OPEN_KILL_SUIDGID != 0 {

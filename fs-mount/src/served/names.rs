@@ -101,7 +101,7 @@ impl Served {
         mode: u32,
     ) -> Result<(Held<AnyThread>, SharedFile, Entry), Errno> {
         let (mode, owner) = self.owned(request, mode, false)?;
-        let options = CreateOptions { mode, owner: Some(owner), ..CreateOptions::default() };
+        let options = CreateOptions { mode, owner: Some(owner), small: true, ..CreateOptions::default() };
         self.ask(|| {
             let (client, place) = (self.client.clone(), place.clone());
             let created = tokio::spawn(async move { client.create_held(&place, options).await });
@@ -118,7 +118,7 @@ impl Served {
         let (held, file, attr) = match self.make_file(request, &place, mode).await {
             Err(Errno::EXIST) if how & O_EXCL == 0 => {
                 let (held, entry) = self.ask(|| self.client.hold(&place)).await?;
-                let file = self.ask(|| self.client.file(&place, entry.clone())).await?;
+                let file = self.file_as_told(&place, &entry).await?;
                 self.begin_write(&file, how).await?;
                 let path = FsPath::of(entry.handle);
                 let entry = self.ask(|| self.client.lookup(&path)).await?;
@@ -126,7 +126,7 @@ impl Served {
             }
             made => {
                 let (held, file, entry) = made?;
-                (held, file, attr_of(entry.handle, &entry.attr))
+                (held, self.coherent(file), attr_of(entry.handle, &entry.attr))
             }
         };
         self.nodes.learn(request.node, Handle::File(file.handle()), attr, false);

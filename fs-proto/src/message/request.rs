@@ -211,6 +211,8 @@ pub enum ManagerRequest {
         /// True if the client has the new file open, as after `Hold`. Only with
         /// [`Existing::Refuse`].
         hold: bool,
+        /// True if it begins small ([`crate::Layout`]): with one datafile, until it grows.
+        small: bool,
     },
     /// Looks up the object at a place. Answered by `Entry`.
     Lookup {
@@ -429,6 +431,16 @@ pub enum ManagerRequest {
     /// Repairs what a check has found. Answered by `Done`; by `Stale` if it is not damaged in that
     /// way any more, or somebody else repairs. Changes the namespace.
     Repair(Repair),
+    /// Gives a small file all its datafiles, as far as servers are up. Answered by `Entry`, also if
+    /// it has grown already. Changes the namespace. Only then bytes behind [`crate::Layout::limit`]
+    /// may be written.
+    Grow {
+        /// The file.
+        file: FileHandle,
+        /// Numbers of the I/O servers that the client cannot reach. They count as down.
+        #[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")]
+        avoid: Vec<u32>,
+    },
 }
 
 /// What an I/O server reports about its store.
@@ -480,6 +492,7 @@ impl ManagerRequest {
                 | ManagerRequest::Abandon { .. }
                 | ManagerRequest::Truncate { .. }
                 | ManagerRequest::Repair(_)
+                | ManagerRequest::Grow { .. }
         )
     }
 
@@ -515,6 +528,7 @@ impl ManagerRequest {
             ManagerRequest::Backup { .. } => "backup",
             ManagerRequest::Check { .. } => "check",
             ManagerRequest::Repair(_) => "repair",
+            ManagerRequest::Grow { .. } => "grow",
             ManagerRequest::Register(_) => "register",
         }
     }

@@ -158,7 +158,7 @@ impl Player {
             self.put(&known, all()).await?;
         }
         let size = self.rng.below(LONGEST);
-        let everywhere = known.file.servers().len() > 1;
+        let everywhere = known.file.servers().len() > 1 || known.file.is_small();
         let op = known.model.borrow_mut().begin(self.writer(), What::Cut { size }, self.now());
         if everywhere {
             self.files.remove(&name);

@@ -212,6 +212,7 @@ fn create(path: &str) -> ManagerRequest {
         avoid: Vec::new(),
         existing: Existing::Refuse,
         hold: false,
+        small: false,
     }
 }
 

@@ -33,8 +33,10 @@ pub(crate) enum Need {
     PairCheck,
     /// The environment of the Python package's tests.
     Python,
+    /// The Debian package, which is checked and tried in a bare root.
+    Deb,
 }
-use Need::{Counting, Machine, Pair, PairCheck, Peer, Python, Tests};
+use Need::{Counting, Deb, Machine, Pair, PairCheck, Peer, Python, Tests};
 
 /// A Debian package that is needed besides the toolchain.
 pub(super) struct Package {
@@ -62,7 +64,7 @@ pub(super) const PACKAGES: &[Package] = &[
     Package { name: "linux-image-amd64", needs: &[Machine], why: "a kernel with Soft-RoCE", probe: Works(|| Kernel::installed().is_some()) },
     Package { name: "busybox-static", needs: &[Machine], why: "the machine's first shell", probe: Works(has_applets) },
     Package { name: "kmod", needs: &[Machine], why: "modprobe", probe: Answers(&["modprobe"], &["--version"], "kmod version") },
-    Package { name: "iproute2", needs: &[Machine, Pair], why: "ip, tc, rdma", probe: Answers(&["ip", "tc", "rdma"], &["-V"], "iproute2") },
+    Package { name: "iproute2", needs: &[Machine, Pair, Deb], why: "ip, tc, rdma", probe: Answers(&["ip", "tc", "rdma"], &["-V"], "iproute2") },
     Package { name: "ibverbs-providers", needs: &[Machine], why: "the driver of Soft-RoCE", probe: Installed },
     Package { name: "ibverbs-utils", needs: &[Machine], why: "ibv_devinfo, ibv_rc_pingpong", probe: Installed },
     // `perftest` ends `--version` with status 1.
@@ -80,6 +82,9 @@ pub(super) const PACKAGES: &[Package] = &[
     // tool is there.
     Package { name: "valgrind", needs: &[Counting, Tests], why: "checks programs in C, counts instructions", probe: Works(has_callgrind) },
     Package { name: "iperf3", needs: &[PairCheck], why: "measures bandwidth", probe: Answers(&["iperf3"], &["--version"], "iperf 3") },
+    Package { name: "debootstrap", needs: &[Deb], why: "makes a bare root", probe: Answers(&["debootstrap"], &["--version"], "debootstrap") },
+    Package { name: "dpkg-dev", needs: &[Deb], why: "finds what the package depends on", probe: Answers(&["dpkg-shlibdeps"], &["--version"], "dpkg-shlibdeps") },
+    Package { name: "lintian", needs: &[Deb], why: "checks the package", probe: Answers(&["lintian"], &["--version"], "Lintian") },
     Package { name: "sockperf", needs: &[PairCheck], why: "measures latency", probe: Answers(&["sockperf"], &["--version"], "sockperf") },
 ];
 
@@ -128,7 +133,7 @@ mod tests {
 
     #[test]
     fn each_purpose_has_its_packages() {
-        for need in [Tests, Machine, Peer, Counting, Pair, PairCheck, Python] {
+        for need in [Tests, Machine, Peer, Counting, Pair, PairCheck, Python, Deb] {
             assert!(PACKAGES.iter().any(|package| package.needs.contains(&need)), "{need:?}");
         }
         let unknown = Package { name: "no-such-package", needs: &[Tests], why: "", probe: Installed };

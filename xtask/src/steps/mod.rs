@@ -11,6 +11,7 @@ use crate::budget::{self, Budget, Verdict};
 use crate::command::{Failure, Invocation};
 use crate::cpu;
 use crate::digests;
+use crate::dist::deb;
 use crate::metadata;
 use crate::mutants;
 use crate::pair;
@@ -78,6 +79,11 @@ pub(crate) const STEPS: &[Step] = &[
         "pair",
         "two hosts on one machine: rate, delay and loss of the cable, and its end; needs root",
         pair::step,
+    )),
+    on_request(step(
+        "deb",
+        "the Debian package, installed, used and purged in a bare root; needs root and cargo-deb",
+        deb::step,
     )),
     step("rxe", "real verbs, in an emulated machine with Soft-RoCE", rxe::step),
 ];

@@ -133,7 +133,8 @@ fn kind_of(kind: Kind) -> OpKind {
 fn send_inline(adapter: &mut AdapterSide, peer: &mut Peer, message: Outgoing<'_>) -> bool {
     let Outgoing { kind, tag, list, slot, class } = message;
     let len = list.len();
-    let short = len <= peer.limits.eager && HEADER_LEN + len <= adapter.short_paths.inline;
+    let is_taken = kind == Kind::Unexpected || len as u64 <= peer.limits.message;
+    let short = is_taken && len <= peer.limits.eager && HEADER_LEN + len <= adapter.short_paths.inline;
     let idle = matches!(peer.link, Link::Up) && peer.queue.is_empty() && peer.notices.is_empty();
     if !short || !idle || slot || list.pieces().len() >= adapter.short_paths.pieces {
         return false;

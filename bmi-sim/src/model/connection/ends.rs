@@ -102,6 +102,9 @@ impl Core {
         state.lasting.paused = 0;
         state.ports.clear();
         let detected = self.queue.now + self.config.profile.detection_ns;
+        for conn in self.untold_ends(node) {
+            self.queue.schedule(detected, Event::PeerGone { conn });
+        }
         for adapter in 0..self.adapters.len() as u32 {
             if self.adapters[adapter as usize].node != node || self.adapters[adapter as usize].dead {
                 continue;

@@ -91,6 +91,13 @@ impl Core {
         self.go_on(from, Side::Transmit);
     }
 
+    /// Returns the connections whose ends a node was about to tell their peers.
+    pub(crate) fn untold_ends(&self, node: u32) -> Vec<ConnRef> {
+        let queues = self.nodes[node as usize].port.transmit.turns.flows.iter().flat_map(|(_, queue)| queue);
+        let told = queues.filter_map(|out| if let Some(Packet::Close { to }) = out.packet { Some(to) } else { None });
+        told.collect()
+    }
+
     /// Lets a side of an adapter do what it can do now, and schedules its next step.
     pub(crate) fn go_on(&mut self, node: u32, side: Side) {
         let now = self.queue.now;

@@ -53,6 +53,21 @@ fn a_cancel_after_a_long_sleep_has_its_grace() {
     });
 }
 
+/// A peer took messages that are shorter than an eager one may be. Short ones were sent to it all
+/// the same: only the general path compared their length.
+#[test]
+fn a_short_message_is_not_longer_than_the_peer_takes() {
+    let world = World::new(1);
+    let Pair { to_b, to_a, .. } = &pair(&world, &Config::default().max_message(100));
+    world.block_on(async {
+        let received = to_a.recv(1, Memory::zeroed(200).unwrap(), to_a.within(SECOND));
+        let refused = to_b.send(1, vec![1; 101], to_b.within(SECOND)).await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::TooLarge);
+        to_b.send(1, vec![1; 100], to_b.within(SECOND)).await.unwrap();
+        assert_eq!(received.await.unwrap().len, 100);
+    });
+}
+
 /// The send at the head of the queue was cancelled. The sends behind it had credit, but were not
 /// checked again.
 #[test]

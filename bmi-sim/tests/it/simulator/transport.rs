@@ -183,6 +183,25 @@ fn a_killed_node_is_noticed_after_the_detection_time() {
     assert!(matches!(one_event(&mut c), Event::ConnectRequest { .. }));
 }
 
+/// The power failed when a program had just closed its connection. Its peer was told by nobody, and
+/// its messages were neither answered nor given up.
+#[test]
+fn a_connection_that_is_closed_just_before_its_node_is_killed_ends_on_both_sides() {
+    let world = World::new(1);
+    let (mut a, mut b) = pair(&world);
+    let to = a.region(&[0; 8]);
+    a.recv(1, &to).unwrap();
+    b.send(1, b"x").unwrap();
+    // What tells of the end waits behind the message.
+    drop(b);
+    world.node("server").kill();
+    a.send(2, b"x").unwrap();
+    world.run();
+    a.poll();
+    assert_eq!(a.ended, Some(ErrorKind::PeerLost));
+    assert!(a.take().contains(&(2, Send, Flushed, 1)));
+}
+
 #[test]
 fn a_short_partition_costs_time_and_a_long_one_the_connection() {
     let world = World::new(1);

@@ -7,7 +7,7 @@ use clap::{ArgAction, Args, Subcommand};
 use super::mode::ModeChange;
 use super::owner::Owner;
 use crate::FsPath;
-use crate::cli::size;
+use crate::cli::{size, time};
 
 const LN: &str = "\
 Examples:
@@ -17,6 +17,15 @@ Examples:
 
 A symbolic link is followed by programs on a mount. There, a target that begins with / is a path of
 that machine. The commands of pvfs follow no links.";
+
+const TOUCH: &str = "\
+Examples:
+  pvfs touch /data/done                          creates it, or sets its times
+  pvfs touch -c -r /data/a /data/b               gives b the times of a, if there is a b
+  pvfs touch -d 2026-11-28T12:00:00Z /data/a     or @1795867200
+  pvfs touch -t 202611281200 /data/a
+
+A time of -d without Z or an offset is in UTC too, as all times that pvfs shows.";
 
 const CHMOD: &str = "\
 Examples:
@@ -130,15 +139,20 @@ pub(crate) enum Names {
     },
 
     /// Set the times of files to now; files that are not there are created, empty
-    #[command(after_help = "Examples:\n  pvfs touch /data/done                    creates it, or sets its times\n  \
-                      pvfs touch -c -r /data/a /data/b         gives b the times of a, if there is a b")]
+    #[command(after_help = TOUCH)]
     Touch {
         /// The files and directories
         #[arg(required = true)]
         paths: Vec<FsPath>,
         /// Take the times of this file or directory of the cluster instead
-        #[arg(long, short, value_name = "PATH")]
+        #[arg(long, short, value_name = "PATH", conflicts_with_all = ["date", "stamp"])]
         reference: Option<FsPath>,
+        /// Take this time: @SECONDS since 1970, or as in 2026-11-28T12:00:00.5+01:00
+        #[arg(long, short, value_name = "TIME", value_parser = time::date, conflicts_with = "stamp")]
+        date: Option<u64>,
+        /// Take this time, in UTC: [[CC]YY]MMDDhhmm[.ss]
+        #[arg(long, short = 't', value_name = "STAMP", value_parser = time::stamp)]
+        stamp: Option<u64>,
         /// Create nothing
         #[arg(long, short = 'c')]
         no_create: bool,

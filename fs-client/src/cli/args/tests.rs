@@ -36,6 +36,8 @@ fn every_option_is_parsed() {
         ("link", "/a"),
         ("sources", "/a"),
         ("reference", "/a"),
+        ("date", "@0"),
+        ("stamp", "202611281200"),
         ("cache-policy", "stream"),
         ("cache-unit", "16K"),
         ("files", "5"),

@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::time::SystemTime;
 
 use crate::copy::make_name;
 use crate::{Client, CreateOptions, ErrorCode, FsPath, RemoveKind, SetAttr};
@@ -11,6 +10,7 @@ use bstr::BStr;
 use serde_json::json;
 
 use crate::cli::output::Output;
+use crate::cli::time;
 use crate::program::Stop;
 
 pub(crate) async fn mkdir(client: &Client, paths: &[FsPath], parents: bool, output: &mut Output) -> Result<(), Stop> {
@@ -109,6 +109,7 @@ pub(crate) async fn touch(
     client: &Client,
     paths: &[FsPath],
     reference: Option<&FsPath>,
+    given_ns: Option<u64>,
     no_create: bool,
     output: &mut Output,
 ) -> Result<(), Stop> {
@@ -118,10 +119,8 @@ pub(crate) async fn touch(
             (attr.atime_ns, attr.mtime_ns)
         }
         None => {
-            #[expect(clippy::disallowed_methods, reason = "the time of this machine is what is asked for")]
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
-            (now, now)
+            let time = given_ns.unwrap_or_else(time::now_ns);
+            (time, time)
         }
     };
     let set = SetAttr { atime_ns: Some(atime_ns), mtime_ns: Some(mtime_ns), ..SetAttr::default() };

@@ -7,8 +7,9 @@ use futures_util::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
 use super::walk::AT_ONCE;
-use crate::cli::output::{Output, show_mode, show_time};
+use crate::cli::output::{Output, show_mode};
 use crate::cli::size;
+use crate::cli::time::show_time;
 use crate::program::{Stop, printable};
 
 pub(crate) async fn ls(

@@ -248,6 +248,8 @@ fn standard_input_and_output() {
     assert!(output.status.success() && output.stdout == bytes);
     let output = cluster.run(&["--json", "get", "/piped", "-"]);
     assert!(output.status.success() && output.stdout == bytes, "nothing is added to the file's bytes");
+    let line = complaint(&cluster.run(&["put", "--resume", "-", "/piped"]), 1);
+    assert!(line.contains("standard input"), "{line}");
     // If the reader has read enough, the command ends silently.
     let mut cat = cluster.command(&["cat", "/piped"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 10];

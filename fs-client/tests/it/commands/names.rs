@@ -106,6 +106,12 @@ fn touch_creates_and_sets_times() {
     assert_eq!((times("/new"), &touched["touched"]), (times("/reference"), &serde_json::json!(["/new"])));
     cluster.ok(&["touch", "--reference", "/reference", "/made"]);
     assert_eq!(times("/made"), times("/reference"));
+    for (how, at) in [("-d", "2026-11-28T12:00:00.5Z"), ("--date", "@1795867200.5"), ("-t", "202611281200.00")] {
+        cluster.ok(&["touch", how, at, "/new"]);
+        let ns = 1_795_867_200_500_000_000 - u64::from(how == "-t") * 500_000_000;
+        assert_eq!(times("/new"), [ns; 2], "{how} {at}");
+    }
+    complaint(&cluster.run(&["touch", "-d", "tomorrow", "/new"]), 2);
     complaint(&cluster.run(&["touch", "/none/x"]), 1);
     assert_eq!(cluster.ok(&["ls"]), "made\nnew\nold\nreference\n");
 }

@@ -274,7 +274,8 @@ fn a_missing_or_cut_datafile_is_an_error() {
 #[test]
 fn a_file_is_read_without_the_servers_that_hold_none_of_it() {
     let mut cluster = Cluster::start(3);
-    stores(&cluster, "/small", &pattern(1000, 1));
+    std::fs::write(cluster.path("few"), pattern(1000, 1)).unwrap();
+    cluster.ok(&["put", "--servers", "3", "few", "/small"]);
     let stat = cluster.json(&["stat", "/small"]);
     let first = stat["files"][0]["datafiles"][0]["server"].as_str().unwrap().to_owned();
     let dead: Vec<usize> = (0..3).filter(|iod| !first.contains(&format!("(iod {iod})"))).collect();
@@ -283,7 +284,8 @@ fn a_file_is_read_without_the_servers_that_hold_none_of_it() {
     }
     fetches(&cluster, "/small", &pattern(1000, 1));
     // New files avoid the dead servers, unless a number is asked for.
-    cluster.ok(&["put", "stored", "/new"]);
+    let longer = [pattern(1000, 1), pattern(200_000, 2)].concat();
+    stores(&cluster, "/new", &longer);
     assert_eq!(cluster.json(&["stat", "/new"])["files"][0]["datafiles"].as_array().unwrap().len(), 1);
     let line = complaint(&cluster.run(&["put", "--servers", "3", "--strip-size", "4K", "stored", "/three"]), 1);
     assert!(line.contains("(iod"), "{line}");
@@ -293,7 +295,6 @@ fn a_file_is_read_without_the_servers_that_hold_none_of_it() {
     cluster.ok(&["put", "stored", "/all"]);
     assert_eq!(cluster.json(&["stat", "/all"])["files"][0]["datafiles"].as_array().unwrap().len(), 3);
     // A write withdraws the size.
-    let longer = [pattern(1000, 1), pattern(200_000, 2)].concat();
     stores(&cluster, "/small", &longer);
     fetches(&cluster, "/small", &longer);
 }

@@ -7,4 +7,5 @@ mod file_system;
 mod lists;
 mod routes;
 mod shared;
+mod small;
 mod together;

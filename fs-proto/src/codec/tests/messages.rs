@@ -75,8 +75,8 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
             uid,
             gid
         }),
-        (place(), any::<(u32, u32, u32, u64, u32, bool)>(), vec(any::<u32>(), 0..4), existing()).prop_map(
-            |(place, (mode, uid, gid, strip_size, servers, hold), avoid, existing)| ManagerRequest::Create {
+        (place(), any::<(u32, u32, u32, u64, u32, bool, bool)>(), vec(any::<u32>(), 0..4), existing()).prop_map(
+            |(place, (mode, uid, gid, strip_size, servers, hold, small), avoid, existing)| ManagerRequest::Create {
                 place,
                 mode,
                 uid,
@@ -85,7 +85,8 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
                 servers,
                 avoid,
                 existing,
-                hold
+                hold,
+                small
             }
         ),
         place().prop_map(|place| ManagerRequest::Lookup { place }),
@@ -122,6 +123,8 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
         (fix(), any::<(u64, u64)>()).prop_map(|(fix, (before, lost))| {
             ManagerRequest::Repair(Repair { fix, before, lost: DirHandle(lost) })
         }),
+        (any::<u64>(), vec(any::<u32>(), 0..4))
+            .prop_map(|(file, avoid)| ManagerRequest::Grow { file: FileHandle(file), avoid }),
     ]
 }
 
@@ -375,10 +378,16 @@ fn content() -> impl Strategy<Value = Content> {
 }
 
 fn entry() -> impl Strategy<Value = Entry> {
-    let layout = (4096..1u64 << 20, vec(any::<(u32, u64)>(), 1..6)).prop_map(|(strip, datafiles)| {
-        let distribution = Distribution::simple_stripe(strip, datafiles.len() as u32).unwrap();
-        Layout::new(distribution, datafiles.into_iter().map(|(iod, raw)| (iod, DatafileHandle(raw))).collect()).unwrap()
-    });
+    let layout =
+        (4096..1u64 << 20, vec(any::<(u32, u64)>(), 1..6), any::<bool>()).prop_map(|(strip, datafiles, small)| {
+            let distribution = Distribution::simple_stripe(strip, datafiles.len() as u32).unwrap();
+            let datafiles: Vec<_> = datafiles.into_iter().map(|(iod, raw)| (iod, DatafileHandle(raw))).collect();
+            if small {
+                Layout::small(distribution, datafiles[0])
+            } else {
+                Layout::new(distribution, datafiles).unwrap()
+            }
+        });
     let target = option::of(text());
     (handle(), any::<(u32, u32, u32, u64, u64)>(), option::of(layout), content(), target).prop_map(
         |(handle, (mode, uid, gid, size, time), layout, content, target)| Entry {

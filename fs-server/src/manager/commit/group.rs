@@ -197,7 +197,7 @@ impl Group {
             ManagerRequest::Mkdir { place, mode, uid, gid } => {
                 ManagerReply::Entry(change.mkdir(place, Birth { mode: *mode, uid: *uid, gid: *gid })?)
             }
-            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing, hold } => {
+            ManagerRequest::Create { place, mode, uid, gid, strip_size, servers, avoid, existing, hold, small } => {
                 let birth = Birth { mode: *mode, uid: *uid, gid: *gid };
                 let default_strip = situation.default_strip;
                 let (strip_size, servers, existing) = (*strip_size, *servers, *existing);
@@ -207,8 +207,9 @@ impl Group {
                 if *hold && !situation.holds.has_room(client) {
                     return Err(FsError::new(ErrorCode::Busy, Holds::TOO_MANY).into());
                 }
-                let new = NewFile { place, birth, strip_size, default_strip, servers, existing, by: *id };
-                let entry = change.create(new, |created, wanted| situation.place(created, wanted, avoid))?;
+                let (small, by) = (*small, *id);
+                let new = NewFile { place, birth, strip_size, default_strip, servers, existing, small, by };
+                let entry = change.create(new, |created, wanted| situation.place(created, wanted, small, avoid))?;
                 if let (true, Some(file)) = (*hold, entry.handle.file()) {
                     change.hold(client, file)?;
                     effects.push(Effect::Held(file.0, client));
@@ -279,6 +280,9 @@ impl Group {
                 change.repair(repair, situation.servers.len())?;
                 ManagerReply::Done
             }
+            ManagerRequest::Grow { file, avoid } => {
+                ManagerReply::Entry(change.grow(*file, |first, most| situation.place_further(first, most, avoid))?)
+            }
             other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
         };
         Ok(reply)
@@ -286,27 +290,52 @@ impl Group {
 }
 
 impl Situation {
-    /// Takes datafiles for a new file from the pools.
-    fn place(&mut self, created: u64, wanted: Wanted, avoid: &[u32]) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
+    /// Takes datafiles for a new file from the pools: one if it is small. Also returns the number
+    /// of servers that it is to have.
+    fn place(
+        &mut self,
+        created: u64,
+        wanted: Wanted,
+        small: bool,
+        avoid: &[u32],
+    ) -> Result<(Vec<(u32, DatafileHandle)>, u32), Fault> {
+        let iods = placement::place(&self.candidates(avoid), created, wanted, small);
+        let iods = iods.map_err(|unplaced| self.unplaced(unplaced))?;
+        let needed = if small { 1 } else { iods.len() };
+        Ok((self.take(&iods[..needed])?, iods.len() as u32))
+    }
+
+    /// Takes the further datafiles of a small file from the pools.
+    fn place_further(&mut self, first: u32, most: u32, avoid: &[u32]) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
+        let iods = placement::place_further(&self.candidates(avoid), first, most);
+        let iods = iods.map_err(|unplaced| self.unplaced(unplaced))?;
+        self.take(&iods)
+    }
+
+    fn candidates(&self, avoid: &[u32]) -> Vec<Candidate> {
         let avoid: BTreeSet<u32> = avoid.iter().copied().inspect(|_| step()).collect();
         let candidate = |(iod, server): (usize, &Candidate)| {
             let iod = iod as u32;
             Candidate { prepared: self.pools.left(iod) > 0, avoided: avoid.contains(&iod), ..*server }
         };
-        let candidates: Vec<Candidate> = self.servers.iter().enumerate().map(candidate).collect();
-        let iods = match placement::place(&candidates, created, wanted) {
-            Ok(iods) => iods,
-            Err(Unplaced::Later) => return Err(Fault::Later),
-            Err(Unplaced::Refused(error)) => return Err(Fault::Refused(error)),
-            Err(Unplaced::Failing(iod)) => {
+        self.servers.iter().enumerate().map(candidate).collect()
+    }
+
+    fn unplaced(&self, unplaced: Unplaced) -> Fault {
+        match unplaced {
+            Unplaced::Later => Fault::Later,
+            Unplaced::Refused(error) => Fault::Refused(error),
+            Unplaced::Failing(iod) => {
                 let error = self.failing.get(&iod).cloned();
                 let error = error.unwrap_or_else(|| Fault::Later.into_error());
                 let text = format!("iod {iod} cannot create datafiles: {}", error.detail);
-                return Err(Fault::Refused(FsError::new(error.code, text)));
+                Fault::Refused(FsError::new(error.code, text))
             }
-        };
-        let pools = &mut self.pools;
-        let take = |iod| Some((iod, pools.take(iod)?));
-        iods.into_iter().map(take).collect::<Option<Vec<_>>>().ok_or(Fault::Later)
+        }
+    }
+
+    fn take(&mut self, iods: &[u32]) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
+        let take = |iod: &u32| Some((*iod, self.pools.take(*iod)?));
+        iods.iter().map(take).collect::<Option<Vec<_>>>().ok_or(Fault::Later)
     }
 }

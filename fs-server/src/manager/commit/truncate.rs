@@ -114,7 +114,7 @@ impl Manager {
         if size > MAX_OFFSET {
             return Err(FsError::new(ErrorCode::TooLarge, format!("a file of {size} bytes")));
         }
-        let preparing = self.begin_truncate(file, deadline).await?;
+        let preparing = self.begin_truncate(file, size, deadline).await?;
         let layout = preparing.layout.clone();
         // One that has failed is tried at once, with whatever is decided then.
         for (iod, datafile) in layout.datafiles() {
@@ -136,14 +136,15 @@ impl Manager {
         Ok(decide(preparing).await)
     }
 
-    async fn begin_truncate(&self, file: FileHandle, deadline: Time) -> Result<Preparing, FsError> {
+    async fn begin_truncate(&self, file: FileHandle, size: u64, deadline: Time) -> Result<Preparing, FsError> {
         loop {
             let news = self.maintenance.notified();
             tokio::pin!(news);
             news.as_mut().enable();
             let now_ns = (self.wall)();
-            let begin =
-                move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.begin_truncate(file, MOST);
+            let begin = move |transaction: &WriteTransaction| {
+                Change::open(transaction, now_ns)?.begin_truncate(file, size, MOST)
+            };
             let (preparing, maintenance) = (self.truncations.preparing.clone(), self.maintenance.clone());
             // Before the maintenance loops see the rows.
             let note = |layout: Option<Layout>| Ok(layout.map(|layout| Preparing::new(preparing, maintenance, layout)));

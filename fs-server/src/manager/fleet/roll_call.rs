@@ -283,7 +283,7 @@ mod tests {
         {
             let mut change = Change::open(&transaction, 5).unwrap();
             let birth = Birth { mode: 0o644, uid: 0, gid: 0 };
-            let datafiles = |_, _| Ok(vec![(0, DatafileHandle(9)), (1, DatafileHandle(10))]);
+            let datafiles = |_, _| Ok((vec![(0, DatafileHandle(9)), (1, DatafileHandle(10))], 2));
             let new = |place, existing| NewFile {
                 place,
                 birth,
@@ -291,6 +291,7 @@ mod tests {
                 default_strip: 4096,
                 servers: 0,
                 existing,
+                small: false,
                 by: RequestId { client: 1, seq: 1 },
             };
             let place = Place::root("file");

@@ -8,6 +8,8 @@
 //! 3. The first server rotates from file to file.
 //! 4. A server that will have a datafile soon is waited for: one that is up and is creating more,
 //!    or one that is expected back since the manager was started.
+//! 5. A small file has one of these servers, the first one that has a datafile. When it grows, it
+//!    gets the ones behind that, as far as they are up and its client can reach them.
 
 use std::collections::BTreeSet;
 
@@ -52,8 +54,13 @@ pub(in crate::manager) enum Wanted {
 }
 
 /// Returns the numbers of the I/O servers for a new file, in the order of its layout. `created` is
-/// the number of files created before.
-pub(in crate::manager) fn place(candidates: &[Candidate], created: u64, wanted: Wanted) -> Result<Vec<u32>, Unplaced> {
+/// the number of files created before. Of a small file, only the first one has to have a datafile.
+pub(in crate::manager) fn place(
+    candidates: &[Candidate],
+    created: u64,
+    wanted: Wanted,
+    small: bool,
+) -> Result<Vec<u32>, Unplaced> {
     let all = 0..candidates.len() as u32;
     steps(candidates.len());
     let of = |iod: u32| candidates[iod as usize];
@@ -91,7 +98,11 @@ pub(in crate::manager) fn place(candidates: &[Candidate], created: u64, wanted: 
         let ranked: BTreeSet<u32> = ranked.into_iter().take(wanted as usize).collect();
         chosen.retain(|iod| ranked.contains(iod));
     }
-    match chosen.iter().find(|iod| !of(**iod).prepared) {
+    let needed = if small { 1 } else { chosen.len() };
+    if small && let Some(first) = chosen.iter().position(|iod| of(*iod).prepared && usable(*iod)) {
+        chosen.rotate_left(first);
+    }
+    match chosen[..needed].iter().find(|iod| !of(**iod).prepared) {
         None => Ok(chosen),
         Some(iod) if usable(*iod) && stuck(*iod) => Err(Unplaced::Failing(*iod)),
         Some(iod) if usable(*iod) => Err(Unplaced::Later),
@@ -100,6 +111,21 @@ pub(in crate::manager) fn place(candidates: &[Candidate], created: u64, wanted: 
             Err(Unplaced::Refused(FsError::new(ErrorCode::Unreachable, text)))
         }
     }
+}
+
+/// Returns the numbers of the further I/O servers of a small file that grows, in the order of its
+/// layout: `most` at most, and none that is on `first`.
+pub(in crate::manager) fn place_further(candidates: &[Candidate], first: u32, most: u32) -> Result<Vec<u32>, Unplaced> {
+    let all = candidates.len() as u32;
+    steps(candidates.len());
+    let of = |iod: u32| candidates[iod as usize];
+    let is_well = |iod: &u32| {
+        let Candidate { up, awaited, prepared, failing, avoided } = of(*iod);
+        (up || awaited) && !avoided && (prepared || !failing)
+    };
+    let behind = (1..all).map(|distance| (first + distance) % all);
+    let chosen: Vec<u32> = behind.filter(is_well).take(most as usize).collect();
+    if chosen.iter().all(|iod| of(*iod).prepared) { Ok(chosen) } else { Err(Unplaced::Later) }
 }
 
 #[cfg(test)]
@@ -121,7 +147,7 @@ mod tests {
     }
 
     fn outcome(candidates: &[Candidate], created: u64, wanted: Wanted) -> Result<Vec<u32>, Option<ErrorCode>> {
-        place(candidates, created, wanted).map_err(|unplaced| match unplaced {
+        place(candidates, created, wanted, false).map_err(|unplaced| match unplaced {
             Unplaced::Later => None,
             Unplaced::Refused(error) => Some(error.code),
             Unplaced::Failing(_) => Some(ErrorCode::NoSpace),
@@ -164,6 +190,20 @@ mod tests {
         assert_eq!(outcome(&[UP; 3], 1, Wanted::AtMost(2)), Ok(vec![1, 2]));
         assert_eq!(outcome(&[UP, DOWN, AVOIDED, UP], 0, Wanted::AtMost(4)), Ok(vec![0, 3]));
         assert_eq!(outcome(&[UP, UP], 0, Wanted::AtMost(7)), Ok(vec![0, 1]), "the cluster has fewer");
+    }
+
+    #[test]
+    fn a_small_file_needs_one_datafile() {
+        let small = |candidates: &[Candidate], created| place(candidates, created, Wanted::All, true).ok();
+        assert_eq!(small(&[UP; 3], 1), Some(vec![1, 2, 0]));
+        assert_eq!(small(&[UP, EMPTY, UP], 1), Some(vec![2, 0, 1]), "the first one that has a datafile");
+        assert_eq!(small(&[EMPTY, AWAITED], 0), None);
+        let further = |candidates: &[Candidate], first, most| place_further(candidates, first, most).ok();
+        assert_eq!(further(&[UP; 4], 2, 3), Some(vec![3, 0, 1]));
+        assert_eq!(further(&[UP; 4], 2, 1), Some(vec![3]), "as many as were planned");
+        assert_eq!(further(&[DOWN, UP, AVOIDED, STUCK], 1, 3), Some(vec![]), "no other one can be used");
+        assert_eq!(further(&[UP, EMPTY], 0, 1), None, "it will have datafiles soon");
+        assert_eq!(further(&[UP], 0, 1), Some(vec![]));
     }
 
     #[test]

@@ -352,12 +352,20 @@ const BESIDE: &[Row<Server>] = &[
     },
     Row {
         request: "IodRequest::Read { .. }",
-        worst: "most regions, while most of the cache is dirty",
-        most: LIST,
+        worst: "one byte, while most of the cache is dirty",
+        most: 3 * DATAFILES,
         cost: |server| {
             (10..13).for_each(|number| server.dirty(file(number)));
-            server.list(file(13), false)
+            cost_on(&server.world, &server.node, async || {
+                server.client.read(server.peer, file(13), &regions(&[(0, 1)])).await.unwrap();
+            })
         },
+    },
+    Row {
+        request: "IodRequest::Read { .. }",
+        worst: "most regions, while most of the cache is dirty",
+        most: LIST,
+        cost: |server| server.list(file(13), false),
     },
     Row {
         request: "IodRequest::Seek { .. }",

@@ -53,6 +53,7 @@ fn creation(path: &str, existing: Existing) -> ManagerRequest {
         avoid,
         existing,
         hold: existing == Existing::Refuse,
+        small: false,
     }
 }
 
@@ -289,6 +290,16 @@ rows! { ROWS of ManagerRequest for Server {
     ManagerRequest::Truncation { .. } => "a file on all servers", SERVERS + FEW, |server| {
         let file = server.file("file4", Existing::Refuse);
         server.cost(ManagerRequest::Truncation { file })
+    };
+    ManagerRequest::Grow { .. } => "a file on all servers, most servers avoided", COMMIT, |server| {
+        let mut create = creation(&deep("grow"), Existing::Refuse);
+        if let ManagerRequest::Create { small, .. } = &mut create {
+            *small = true;
+        }
+        let entry = server.world.block_on(server.client.entry(server.peer, create)).unwrap();
+        assert!(entry.layout.is_some_and(|layout| layout.limit().is_some()));
+        let avoid = (0..MAX_SERVERS as u32).map(|iod| iod + 1000).collect();
+        server.cost(ManagerRequest::Grow { file: entry.handle.file().unwrap(), avoid })
     };
 } }
 

@@ -261,5 +261,6 @@ fn create_over(path: &str, servers: u32, avoid: Vec<u32>) -> ManagerRequest {
         avoid,
         existing: Existing::Refuse,
         hold: false,
+        small: false,
     }
 }

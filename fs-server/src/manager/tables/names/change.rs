@@ -49,6 +49,8 @@ pub(in crate::manager) struct NewFile<'a> {
     /// The requested number of servers, or 0.
     pub(in crate::manager) servers: u32,
     pub(in crate::manager) existing: Existing,
+    /// It begins with one datafile.
+    pub(in crate::manager) small: bool,
     /// Who creates it.
     pub(in crate::manager) by: RequestId,
 }
@@ -213,14 +215,14 @@ impl<'t> Change<'t> {
         Ok(self.entry(raw, object))
     }
 
-    /// Creates a file. `place_datafiles` chooses its datafiles; it is given the number of files
-    /// created before.
+    /// Creates a file. `place_datafiles` chooses its datafiles, and the number of its servers; it
+    /// is given the number of files created before.
     pub(in crate::manager) fn create(
         &mut self,
         new: NewFile<'_>,
-        place_datafiles: impl FnOnce(u64, Wanted) -> Result<Vec<(u32, DatafileHandle)>, Fault>,
+        place_datafiles: impl FnOnce(u64, Wanted) -> Result<(Vec<(u32, DatafileHandle)>, u32), Fault>,
     ) -> Result<Entry, Fault> {
-        let NewFile { place, mut strip_size, servers, existing, .. } = new;
+        let NewFile { place, mut strip_size, servers, existing, small, .. } = new;
         let (dir, name) = self.view.parent(place)?;
         let mut wanted = if servers == 0 { Wanted::All } else { Wanted::Exactly(servers) };
         match (self.view.name(dir, name)?, existing) {
@@ -234,7 +236,7 @@ impl<'t> Change<'t> {
                 if let Some(layout) = self.view.object(raw).ok().and_then(|object| object.layout) {
                     let distribution = layout.distribution();
                     strip_size = if strip_size == 0 { distribution.strip_size() } else { strip_size };
-                    wanted = if servers == 0 { Wanted::AtMost(layout.datafiles().len() as u32) } else { wanted };
+                    wanted = if servers == 0 { Wanted::AtMost(layout.most_servers()) } else { wanted };
                 }
             }
             (None, _) => {}
@@ -243,9 +245,12 @@ impl<'t> Change<'t> {
         // Any number of servers is possible here, so only the strip size can be wrong.
         Distribution::simple_stripe(strip_size, 1)?;
         let created = self.counter("created")?;
-        let datafiles = place_datafiles(created, wanted)?;
-        let distribution = Distribution::simple_stripe(strip_size, datafiles.len() as u32)?;
-        let layout = Layout::new(distribution, datafiles)?;
+        let (datafiles, servers) = place_datafiles(created, wanted)?;
+        let distribution = Distribution::simple_stripe(strip_size, servers)?;
+        let layout = match datafiles[..] {
+            [first] if small => Layout::small(distribution, first),
+            _ => Layout::new(distribution, datafiles)?,
+        };
         let raw = self.handles(1)?;
         self.count("created", 1)?;
         let content = Stored::Written { begun: new.by, starts: self.view.starts };
@@ -257,6 +262,31 @@ impl<'t> Change<'t> {
         self.link(dir, name, Some((raw, Kind::File)), 0)?;
         self.count("files", 1)?;
         Ok(self.entry(raw, object))
+    }
+
+    /// Gives a small file its further datafiles. `place_datafiles` chooses them; it is given the
+    /// server of the first one, and how many there are at most.
+    pub(in crate::manager) fn grow(
+        &mut self,
+        file: FileHandle,
+        place_datafiles: impl FnOnce(u32, u32) -> Result<Vec<(u32, DatafileHandle)>, Fault>,
+    ) -> Result<Entry, Fault> {
+        self.view.getattr(Handle::File(file))?;
+        let mut object = self.view.object(file.0)?;
+        if let Some(layout) = object.layout.take_if(|layout| layout.limit().is_some()) {
+            let &[(iod, first)] = layout.datafiles() else {
+                return Err(Fault::Corrupt(format!("{file} is small, and has {} datafiles", layout.datafiles().len())));
+            };
+            // A change of size that is not decided is prepared at the servers of before.
+            let row = self.truncates.get((iod, first.0))?;
+            if row.is_some_and(|row| matches!(row.value(), (None, ..) | (.., true))) {
+                return refuse(ErrorCode::Busy, format!("the size of {file} is being changed"));
+            }
+            let others = place_datafiles(iod, layout.most_servers() - 1)?;
+            object.layout = Some(layout.grown(others)?);
+            self.store(file.0, &object)?;
+        }
+        Ok(self.entry(file.0, object))
     }
 
     /// Changes what is known about the content of a file.

@@ -112,12 +112,16 @@ impl Change<'_> {
     pub(in crate::manager) fn begin_truncate(
         &mut self,
         file: FileHandle,
+        size: u64,
         most: usize,
     ) -> Result<Option<Layout>, Fault> {
         self.view.getattr(Handle::File(file))?;
         let Some(layout) = self.view.object(file.0)?.layout else {
             return Err(Fault::Corrupt(format!("{file} has no layout")));
         };
+        if layout.limit().is_some_and(|limit| size > limit) {
+            return refuse(ErrorCode::Invalid, format!("{size} bytes of {file}, which has to grow before"));
+        }
         // The rows of changes that have failed.
         let mut failed = Vec::new();
         for (iod, datafile) in layout.datafiles() {

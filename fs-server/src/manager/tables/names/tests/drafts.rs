@@ -70,7 +70,7 @@ fn a_draft_takes_over_the_striping_of_the_file_that_it_replaces() {
     let store = store();
     let place = Place::root("f");
     let asked = NewFile { strip_size: 8192, servers: 2, ..new(&place, Existing::Refuse) };
-    let two = |created: u64, wanted| datafiles(created, wanted).map(|all| all[..2].to_vec());
+    let two = |created: u64, wanted| datafiles(created, wanted).map(|(all, _)| (all[..2].to_vec(), 2));
     change(&store, |change| change.create(asked, two)).unwrap();
     let (mut seen, plain) = (None, new(&place, Existing::Replace));
     let place_datafiles = |created: u64, wanted| {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use fs_proto::{
     BString, Content, DatafileHandle, DirHandle, Entry, ErrorCode, Existing, Extent, FileHandle, FsError, Handle, Kind,
-    PendingTruncate, Place, RemoveKind, Replace, RequestId, SetAttr, handle_number,
+    Layout, PendingTruncate, Place, RemoveKind, Replace, RequestId, SetAttr, handle_number,
 };
 use redb::{ReadTransaction, ReadableTable, ReadableTableMetadata};
 
@@ -41,8 +41,8 @@ fn look<R>(store: &MetaStore, f: impl FnOnce(&ReadTransaction) -> Result<R, Faul
 }
 
 /// Creates datafiles on servers 0 to 2 by their numbers, which differ from all handles.
-fn datafiles(created: u64, _: Wanted) -> Result<Vec<(u32, DatafileHandle)>, Fault> {
-    Ok((0..3).map(|iod| (iod, DatafileHandle(1 << 40 | created << 2 | u64::from(iod)))).collect())
+fn datafiles(created: u64, _: Wanted) -> Result<(Vec<(u32, DatafileHandle)>, u32), Fault> {
+    Ok(((0..3).map(|iod| (iod, DatafileHandle(1 << 40 | created << 2 | u64::from(iod)))).collect(), 3))
 }
 
 fn store() -> MetaStore {
@@ -56,7 +56,8 @@ fn mkdir(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
 }
 
 fn new(place: &Place, existing: Existing) -> NewFile<'_> {
-    NewFile { place, birth: BIRTH, strip_size: 0, default_strip: 65536, servers: 0, existing, by: by(CLIENT) }
+    let (birth, small, by) = (BIRTH, false, by(CLIENT));
+    NewFile { place, birth, strip_size: 0, default_strip: 65536, servers: 0, existing, small, by }
 }
 
 fn create(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
@@ -448,7 +449,7 @@ fn a_file_opened_again_has_what_was_committed() {
 fn a_truncation_is_decided_for_all_datafiles_or_for_none() {
     let store = store();
     let file = create(&store, "f").unwrap().handle.file().unwrap();
-    let begin = || change(&store, |change| change.begin_truncate(file, 10)).map(|layout| layout.is_some());
+    let begin = || change(&store, |change| change.begin_truncate(file, 0, 10)).map(|layout| layout.is_some());
     let decide = |size| change(&store, |change| change.truncate(by(CLIENT), file, size));
     let rows = |iod| look(&store, |t| truncates(t, iod)).unwrap();
     let all = |iod| rows(iod).decided.into_iter().map(|one| (one.datafile, one.again)).collect::<Vec<_>>();
@@ -571,4 +572,37 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_small_file_grows_once_and_not_while_its_size_is_being_changed() {
+    let store = store();
+    let place = Place::root("f");
+    let small = NewFile { small: true, ..new(&place, Existing::Refuse) };
+    let first = |created, wanted| datafiles(created, wanted).map(|(all, servers)| (all[..1].to_vec(), servers));
+    let entry = change(&store, |change| change.create(small, first)).unwrap();
+    let (file, layout) = (entry.handle.file().unwrap(), entry.layout.unwrap());
+    assert_eq!((layout.limit(), layout.most_servers()), (Some(65536), 3));
+    let others = vec![(1, DatafileHandle(7)), (2, DatafileHandle(8))];
+    let grow = || {
+        let others = others.clone();
+        change(&store, |change| {
+            change.grow(file, |iod, most| {
+                assert_eq!((iod, most), (0, 2));
+                Ok(others)
+            })
+        })
+    };
+    let begin = |size| change(&store, |change| change.begin_truncate(file, size, 10)).map(|layout| layout.is_some());
+    assert_eq!(begin(65537), Err(ErrorCode::Invalid), "it would be longer than a small file may be");
+    assert_eq!((begin(65536), grow().err()), (Ok(true), Some(ErrorCode::Busy)));
+    change(&store, |change| change.truncate(by(CLIENT), file, 65536)).unwrap();
+    let grown = grow().unwrap().layout.unwrap();
+    let servers = |layout: &Layout| layout.datafiles().iter().map(|(iod, _)| *iod).collect::<Vec<_>>();
+    assert_eq!((grown.limit(), servers(&grown), grown.datafiles()[0]), (None, vec![0, 1, 2], layout.datafiles()[0]));
+    assert_eq!(change(&store, |change| change.grow(file, |_, _| panic!("again"))).unwrap().layout, Some(grown));
+    change(&store, |change| change.remove(&place, RemoveKind::File)).unwrap();
+    assert_eq!(look(&store, |t| orphans(t, 2, 0, 9)), Ok(vec![DatafileHandle(8)]));
+    assert_eq!(grow().err(), Some(ErrorCode::Stale));
+    check(&store);
 }
