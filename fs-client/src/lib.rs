@@ -110,7 +110,7 @@ pub use fs_proto::{
     Region, RemoveKind, Replace, SetAttr, Sought, XattrName,
 };
 pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
-pub use fsck::{Finding, LOST_FOUND, Report};
+pub use fsck::{Finding, LOST_FOUND, Report, ScrubOptions, ScrubReport};
 pub use names::{Draft, Held, Publish, ReadDir};
 pub use net::{Endpoints, Route, TransportChoice};
 #[cfg(feature = "object_store")]

@@ -1,4 +1,4 @@
-//! The command `fsck`.
+//! The commands `fsck` and `scrub`.
 //!
 //! ```text
 //! lost: /data/a.bin: data:1000000e100 at tcp://10.0.0.2:7001 (iod 0): data:1000000e100 does not exist
@@ -7,13 +7,15 @@
 //! checked 210 files, 12 directories, 2248 datafiles: 2 findings, 1 of which --repair can mend
 //! ```
 
+use std::cell::Cell;
 use std::io::Write;
 
+use indicatif::HumanBytes;
 use serde_json::{Value, json};
 
 use super::output::Output;
 use crate::program::{Stop, printable};
-use crate::{Client, Finding, Report};
+use crate::{Client, Error, Finding, Report, ScrubOptions, ScrubReport, ServerName};
 
 /// What is to be done with the findings.
 pub(crate) struct How {
@@ -57,9 +59,7 @@ fn show(report: &Report, output: &mut Output) {
         }
     }
     let Report { findings, unchecked, files, dirs, datafiles, empty, .. } = report;
-    for (server, error) in unchecked {
-        output.failure(format!("{server} was not checked: {error}"));
-    }
+    tell_unchecked(unchecked, output);
     if *empty > 0 {
         output.summary(format!("{empty} empty datafiles belong to no file, which is harmless"));
     }
@@ -76,9 +76,6 @@ fn show(report: &Report, output: &mut Output) {
     {
         output.field(name, json!(value));
     }
-    let unchecked =
-        unchecked.iter().map(|(server, error)| json!({ "server": server.to_string(), "error": error.to_string() }));
-    output.field("unchecked", unchecked.collect());
 }
 
 fn document(finding: &Finding) -> Value {
@@ -86,6 +83,45 @@ fn document(finding: &Finding) -> Value {
     let (server, datafile) =
         datafile.as_ref().map(|(server, datafile)| (server.to_string(), datafile.to_string())).unzip();
     json!({ "kind": kind, "path": path, "server": server, "datafile": datafile, "text": text, "repair": remedy })
+}
+
+pub(crate) async fn scrub(client: &Client, options: ScrubOptions, output: &mut Output) -> Result<(), Stop> {
+    let space = client.statfs().await?;
+    let is_asked = |iod: Option<u32>| options.server.is_none() || iod == options.server;
+    let asked = space.servers.iter().filter(|server| is_asked(server.server.iod));
+    let bar = output.steps(asked.filter_map(|server| server.result.as_ref().ok()).map(|s| s.datafiles).sum());
+    let total = Cell::new(0);
+    let report = client.scrub(options, |datafiles, bytes| {
+        total.set(total.get() + bytes);
+        bar.inc(datafiles);
+        bar.set_message(HumanBytes(total.get()).to_string());
+    });
+    let report = report.await?;
+    bar.finish_and_clear();
+    let ScrubReport { findings, unchecked, datafiles, summed, read } = &report;
+    findings.iter().for_each(|finding| output.line(printable(finding)));
+    tell_unchecked(unchecked, output);
+    let result = match findings.len() {
+        0 => "no damage".to_owned(),
+        found => format!("{found} findings"),
+    };
+    output.summary(format!("compared {} of {summed} datafiles: {result}", HumanBytes(*read)));
+    output.found(findings.len());
+    output.field("findings", findings.iter().map(document).collect());
+    for (name, value) in [("datafiles", datafiles), ("datafiles_with_checksums", summed), ("bytes", read)] {
+        output.field(name, json!(value));
+    }
+    Ok(())
+}
+
+/// Tells which servers were not asked, or not to the end.
+fn tell_unchecked(unchecked: &[(ServerName, Error)], output: &mut Output) {
+    for (server, error) in unchecked {
+        output.failure(format!("{server} was not checked: {error}"));
+    }
+    let unchecked =
+        unchecked.iter().map(|(server, error)| json!({ "server": server.to_string(), "error": error.to_string() }));
+    output.field("unchecked", unchecked.collect());
 }
 
 /// Asks the user. The end of the input is a no.

@@ -31,7 +31,7 @@ use std::process::{self, ExitCode};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Client, ClientOptions, Endpoints, ServerName, TransportChoice};
+use crate::{Client, ClientOptions, Endpoints, ScrubOptions, ServerName, TransportChoice};
 use bmi::{Addr, driver};
 use clap::{CommandFactory, Parser};
 
@@ -216,6 +216,7 @@ async fn command(
         Command::Cache { path, files, watch } => {
             cache::cache(&client, &cache::Show { path, files, watch }, output).await
         }
+        Command::Scrub { rate, server } => fsck::scrub(&client, ScrubOptions { server, rate }, output).await,
         Command::Fsck { repair, yes } => fsck::fsck(&client, fsck::How { repair, yes }, output).await,
         // They have clients of their own, or need none.
         Command::Bench { .. } | Command::Manual(_) | Command::Mount { .. } | Command::Umount { .. } => Ok(()),

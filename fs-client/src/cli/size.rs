@@ -56,6 +56,14 @@ pub(crate) fn block(text: &str) -> Result<u64, String> {
     Ok(size)
 }
 
+/// Parses bytes per second.
+pub(crate) fn rate(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        0..4096 => Err(format!("a rate is at least 4K, not {text}")),
+        rate => Ok(rate),
+    }
+}
+
 /// Parses a time as [`duration`] does. It may be zero.
 pub(crate) fn duration_or_none(text: &str) -> Result<Duration, String> {
     let zero = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -14,7 +14,7 @@ use super::repair::LOST_FOUND;
 use super::tables::Tables;
 use crate::client::Client;
 use crate::error::{Error, Failure, ServerName};
-use crate::net::{Resend, unexpected};
+use crate::net::Resend;
 
 /// Datafiles whose sizes are asked for before the progress is told.
 const STEP: usize = 1024;
@@ -137,18 +137,12 @@ impl<S: Threading> Client<S> {
 
     /// Lists the datafiles of an I/O server, and asks for the sizes of those that are in use.
     async fn look_at(&self, server: &ServerName, tables: &Tables, progress: &impl Fn(u64)) -> Result<Store, Failure> {
-        let (inner, iod) = (self.inner(), server.iod.unwrap_or_default());
+        let iod = server.iod.unwrap_or_default();
         let owned = || tables.owners.range((iod, 0)..=(iod, u64::MAX)).map(|((_, datafile), _)| *datafile);
         let (mut others, mut count, mut after) = (Vec::new(), 0, None);
         let mut unlisted: BTreeSet<u64> = owned().collect();
         loop {
-            let request = IodRequest::List { after };
-            let (handles, more) = match inner.ask(server, inner.deadline(), Resend::Repeat, request).await? {
-                ReplyBody::Iod(IodReply::Datafiles { handles, more }) if !more || !handles.is_empty() => {
-                    (handles, more)
-                }
-                other => return Err(unexpected(server, &other)),
-            };
+            let (handles, more) = self.datafiles_of(server, after).await?;
             count += handles.len() as u64;
             progress(handles.len() as u64);
             after = handles.last().copied();

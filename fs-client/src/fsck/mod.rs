@@ -24,14 +24,17 @@
 //! | `tables` | compares the rows of the manager with each other |
 //! | `datafiles` | compares them with what the I/O servers have |
 //! | `repair` | asks for repairs |
+//! | `scrub` | lets the I/O servers compare their datafiles with checksums |
 
 mod datafiles;
 mod finding;
 mod repair;
+mod scrub;
 mod tables;
 
 pub use finding::{Finding, Report};
 pub use repair::LOST_FOUND;
+pub use scrub::{ScrubOptions, ScrubReport};
 
 use bmi::threading::Threading;
 use fs_proto::{CheckRow, ErrorCode, ManagerReply, ManagerRequest};

@@ -277,6 +277,20 @@ pub enum IodReply {
         /// The datafile's size, in bytes.
         size: u64,
     },
+    /// What `Scrub` has compared, as far as it got.
+    Scrubbed {
+        /// The number of datafiles, from the first one on, that are done.
+        done: u32,
+        /// Where to go on in the one behind them, in bytes.
+        next: u64,
+        /// Bytes that were read.
+        read: u64,
+        /// Of the datafiles that are done, those that were compared to the end.
+        summed: u32,
+        /// Bytes that are wrong or cannot be read, with their ranges in the datafile.
+        #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
+        damage: Vec<(DatafileHandle, FsError)>,
+    },
 }
 
 /// The size and use of an I/O server's store.

@@ -756,6 +756,15 @@ pub enum IodRequest {
         /// What to look for.
         what: Sought,
     },
+    /// Compares what the disk has of datafiles with their checksums. Answered by `Scrubbed`; by
+    /// `Unsupported` if the server keeps none.
+    Scrub {
+        /// The datafiles.
+        #[serde(deserialize_with = "limits::bounded::<MAX_DATAFILES, _, _>")]
+        datafiles: Vec<DatafileHandle>,
+        /// Where to begin in the first one, in bytes.
+        offset: u64,
+    },
 }
 
 impl IodRequest {
@@ -800,6 +809,7 @@ impl IodRequest {
             IodRequest::Getsizes { .. } => "getsizes",
             IodRequest::Allocate { .. } => "allocate",
             IodRequest::Seek { .. } => "seek",
+            IodRequest::Scrub { .. } => "scrub",
         }
     }
 }

@@ -51,6 +51,7 @@ mod membership;
 mod order;
 mod places;
 mod read;
+mod scrub;
 mod shared;
 mod transfer;
 mod write;
@@ -409,6 +410,7 @@ impl<S: StoreHandle> Iod<S> {
                 let at = self.store.seek(datafile, offset.min(MAX_OFFSET), what).await?;
                 Ok(IodReply::Sought { at, size: self.store.size(datafile).await? })
             }
+            IodRequest::Scrub { datafiles, offset } => self.scrub(&datafiles, offset, context.room).await,
             IodRequest::CacheState { after, files } => self.cache_state(context, after, files),
             IodRequest::CacheCoverage { datafile, offset, len } => {
                 Ok(self.cache_coverage(datafile, Region::new(offset, len)))

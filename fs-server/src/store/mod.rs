@@ -90,6 +90,19 @@ pub struct SumsStat {
     pub damaged: u64,
 }
 
+/// What a part of a datafile is like on the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// There are sums, and nothing was changed meanwhile.
+    pub is_summed: bool,
+    /// Number of bytes that were read.
+    pub read: u64,
+    /// Bytes that are not those that were stored, or cannot be read, with their range.
+    pub damage: Option<FsError>,
+    /// Where to go on; `None` if nothing follows.
+    pub next: Option<u64>,
+}
+
 /// Which memory of its own a store lends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lends {
@@ -309,6 +322,17 @@ pub trait DataStore {
         None
     }
 
+    /// Compares what the disk has of a datafile, past any cache, with its checksums, from an offset
+    /// on. Ends after `most` bytes, which may be exceeded by one transfer, or behind the first
+    /// damage. A datafile without sums gets some, if nobody changes it.
+    ///
+    /// # Errors
+    /// `Unsupported` if the store keeps no checksums. `Lost`, `Busy`.
+    async fn scrub(&self, datafile: DatafileHandle, from: u64, most: u64) -> Result<Scrubbed, FsError> {
+        let _ = (datafile, from, most);
+        Err(no_sums())
+    }
+
     /// Returns the busiest `most` of those datafiles that the store has something of in its own
     /// cache. Looks at the first `look` of these behind `after`, in the order of their handles. If
     /// there are more behind them, also returns the last one that it has looked at.
@@ -434,6 +458,11 @@ pub trait DataStore {
 pub trait StoreHandle: Deref<Target: DataStore> + Clone + 'static {}
 
 impl<H: Deref<Target: DataStore> + Clone + 'static> StoreHandle for H {}
+
+/// Returns the error for a store that keeps no checksums.
+fn no_sums() -> FsError {
+    FsError::new(ErrorCode::Unsupported, "the server keeps no checksums (storage.checksums)")
+}
 
 /// Returns the error for a datafile that does not exist.
 fn absent(datafile: DatafileHandle) -> FsError {

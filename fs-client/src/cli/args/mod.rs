@@ -62,6 +62,19 @@ Columns:
 The counters, from hits on, begin with the start of the server. With --watch they begin with the
 line before. A datafile is one server's part of a file; pvfs stat FILE shows those of a file.";
 
+const SCRUB: &str = "\
+Examples:
+  pvfs scrub                   all servers at once, 64 MiB a second each
+  pvfs scrub --rate 10M        while others need the disks
+  pvfs scrub --server 2        one server
+  pvfs --json scrub            the same facts for programs
+
+The cluster may be in use. Nothing is changed, except that files without checksums get some. Files
+that are being written are left out. Servers keep checksums if storage.checksums is set. What is found:
+  damaged               bytes do not match their checksums
+  unreadable            the disk does not return them
+  lost                  a datafile is missing or was cut off; see also pvfs fsck";
+
 const FSCK: &str = "\
 Examples:
   pvfs fsck                    what is wrong; nothing is changed
@@ -284,6 +297,17 @@ pub(crate) enum Command {
         /// Do not ask
         #[arg(long, short)]
         yes: bool,
+    },
+
+    /// Let the I/O servers compare what their disks have with its checksums, as far as they keep any
+    #[command(after_help = SCRUB)]
+    Scrub {
+        /// Most bytes that each server reads in a second
+        #[arg(long, value_parser = size::rate, default_value = "64M", value_name = "SIZE")]
+        rate: u64,
+        /// Only this I/O server
+        #[arg(long, value_name = "NUMBER")]
+        server: Option<u32>,
     },
 
     /// Draw which server holds which ranges of a file

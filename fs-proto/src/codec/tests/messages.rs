@@ -268,6 +268,7 @@ fn iod_request() -> impl Strategy<Value = IodRequest> {
         }),
         (datafile(), any::<u64>(), prop_oneof![Just(Sought::Data), Just(Sought::Hole)])
             .prop_map(|(datafile, offset, what)| IodRequest::Seek { datafile, offset, what }),
+        (vec(datafile(), 0..4), any::<u64>()).prop_map(|(datafiles, offset)| IodRequest::Scrub { datafiles, offset }),
         (option::of(datafile()), any::<u32>()).prop_map(|(after, files)| IodRequest::CacheState { after, files }),
         (datafile(), any::<(u64, u64)>()).prop_map(|(datafile, (offset, len))| IodRequest::CacheCoverage {
             datafile,
@@ -429,6 +430,13 @@ pub(super) fn identity() -> impl Strategy<Value = Identity> {
     )
 }
 
+fn failed() -> impl Strategy<Value = FsError> {
+    (".{0,40}", vec(any::<(u32, u32)>(), 0..5)).prop_map(|(detail, ranges)| {
+        FsError::new(ErrorCode::NoSpace, detail)
+            .with_ranges(ranges.into_iter().map(|(offset, len)| Region::new(offset.into(), len.into())))
+    })
+}
+
 fn failure() -> impl Strategy<Value = Option<FsError>> {
     option::of(".{0,40}".prop_map(|detail| FsError::new(ErrorCode::NoSpace, detail)))
 }
@@ -502,15 +510,13 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         vec((any::<u64>().prop_map(DatafileHandle), failure()), 0..5).prop_map(IodReply::Committed),
         vec(option::of(extent()), 0..5).prop_map(IodReply::Sizes),
         (option::of(any::<u64>()), any::<u64>()).prop_map(|(at, size)| IodReply::Sought { at, size }),
+        (any::<(u32, u64, u64, u32)>(), vec((datafile(), failed()), 0..3))
+            .prop_map(|((done, next, read, summed), damage)| IodReply::Scrubbed { done, next, read, summed, damage }),
     ];
-    let error = (".{0,40}", vec(any::<(u32, u32)>(), 0..5)).prop_map(|(detail, ranges)| {
-        FsError::new(ErrorCode::NoSpace, detail)
-            .with_ranges(ranges.into_iter().map(|(offset, len)| Region::new(offset.into(), len.into())))
-    });
     prop_oneof![
         identity().prop_map(|identity| Reply { result: Ok(identity.into()) }),
         manager.prop_map(|reply| Reply { result: Ok(reply.into()) }),
         iod.prop_map(|reply| Reply { result: Ok(reply.into()) }),
-        error.prop_map(|error| Reply { result: Err(error) }),
+        failed().prop_map(|error| Reply { result: Err(error) }),
     ]
 }

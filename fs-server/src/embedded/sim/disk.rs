@@ -16,7 +16,7 @@ use fs_proto::limits::MAX_DATAFILES;
 use fs_proto::{Allocation, DatafileHandle, FsError, IodStat, Region, ServiceKind, Sought};
 use futures_util::FutureExt;
 
-use crate::store::{Contents, DataStore, DiskTurn, Fates, FileStore, Held, Label, Lends, Loan, MemDisk};
+use crate::store::{Contents, DataStore, DiskTurn, Fates, FileStore, Held, Label, Lends, Loan, MemDisk, Scrubbed};
 
 /// How long the requests to a disk take. A medium without methods of its own takes no time.
 ///
@@ -359,6 +359,12 @@ impl DataStore for SimStore {
 
     async fn stat(&self) -> Result<IodStat, FsError> {
         Ok(self.stat_of(self.files.stat().await?))
+    }
+
+    async fn scrub(&self, datafile: DatafileHandle, from: u64, most: u64) -> Result<Scrubbed, FsError> {
+        let scrubbed = self.files.scrub(datafile, from, most).await?;
+        self.medium.read(scrubbed.read).await;
+        Ok(scrubbed)
     }
 
     async fn tend(&self, sleep: &dyn Fn(Duration) -> Pin<Box<dyn Future<Output = ()>>>) {

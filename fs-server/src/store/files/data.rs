@@ -27,7 +27,7 @@ use crate::store::open::{Named, OpenFile, Way};
 use crate::store::sums::What;
 use crate::store::sys::{fault, no_descriptor, trouble};
 use crate::store::transfer::{AtOnce, Direction, Job, jobs, read_all, write_all};
-use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, SumsStat, remainder};
+use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, Scrubbed, SumsStat, remainder};
 
 /// Most transfers on worker threads at the same time. The page cache and a flash disk can handle
 /// several at once. Beyond a few, there are no more cores and channels.
@@ -476,6 +476,10 @@ impl DataStore for FileStore {
         let ask = || self.core.short.start(move || core.space.ask(&*core.dir));
         let space = self.core.space.ask_anew(ask).await;
         space.map(|room| self.stat_of(room)).map_err(|error| trouble(&self.path, &error))
+    }
+
+    async fn scrub(&self, datafile: DatafileHandle, from: u64, most: u64) -> Result<Scrubbed, FsError> {
+        self.scrub_datafile(datafile, from, most).await
     }
 
     fn sums_stat(&self) -> Option<SumsStat> {

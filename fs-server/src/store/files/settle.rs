@@ -14,11 +14,13 @@ use std::time::Duration;
 use bmi::hooks::mutated;
 use fs_proto::{DatafileHandle, ErrorCode, FsError};
 
+use super::direct_io::opened_directly;
 use super::store::{FileStore, Unmoved};
 use crate::store::open::OpenFile;
-use crate::store::sums::{Attempt, Change, Check, FileSums, Settling, Sums, What};
+use crate::store::sums::{Attempt, Change, Check, FileSums, Part, Settling, Sums, What};
 use crate::store::sys::{fault, trouble};
 use crate::store::transfer::{Job, len};
+use crate::store::{Scrubbed, no_sums};
 
 /// Time between two looks for datafiles to settle.
 const LOOK: Duration = Duration::from_secs(1);
@@ -98,6 +100,32 @@ impl FileStore {
         }
         let verified = self.short(move |_| check.verify(file.file(), &jobs, true)).await;
         verified.map_err(waits)?.map_err(failed)
+    }
+
+    /// As [`DataStore::scrub`](crate::store::DataStore::scrub).
+    pub(super) async fn scrub_datafile(
+        &self,
+        datafile: DatafileHandle,
+        from: u64,
+        most: u64,
+    ) -> Result<Scrubbed, FsError> {
+        if self.core.sums.is_none() {
+            return Err(no_sums());
+        }
+        let Some(file) = self.file(datafile, false).await? else { return Ok(Scrubbed::default()) };
+        let Some(check) = self.begin_check(&file) else {
+            file.sums().inspect(|sums| sums.want());
+            return Ok(Scrubbed::default());
+        };
+        let (core, own) = (self.core.clone(), check.clone());
+        let part = self.bulk(move || {
+            let direct = opened_directly(&core, datafile, &file).unwrap_or(None);
+            own.scrub(file.file(), direct.as_ref(), from, most)
+        });
+        let failed = |error: &io::Error| fault("reading", datafile, error);
+        let Part { read, damage, next } = part.await?.map_err(|error| failed(&error))?;
+        let damage = damage.map(|(region, error)| failed(&error).with_ranges([region]));
+        Ok(Scrubbed { is_summed: check.still_holds(), read, damage, next })
     }
 
     /// Settles datafiles from time to time. Only the first caller does; the others wait forever.

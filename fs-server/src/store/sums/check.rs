@@ -22,16 +22,14 @@ use super::state::{FileSums, Settled};
 use crate::store::disk::DiskFile;
 
 /// Bytes that are not those that were stored.
-#[derive(Debug)]
-struct Damage {
-    offset: u64,
-}
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Damage(pub(super) Region);
 
 impl std::error::Error for Damage {}
 
 impl fmt::Display for Damage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "its bytes from {} to {} do not match their checksum", self.offset, self.offset + BLOCK)
+        write!(f, "its bytes from {} to {} do not match their checksum", self.0.offset, self.0.offset + self.0.len)
     }
 }
 
@@ -64,12 +62,28 @@ fn read_block(file: &dyn DiskFile, offset: u64, waits: bool, into: &mut [u8]) ->
 }
 
 impl Check {
-    /// Compares the bytes of regions, which were read into these pieces of memory. Without `waits`,
-    /// fails with `WouldBlock` where it would wait for the disk.
+    /// Compares the bytes of regions, which were read into these pieces of memory, unless they were
+    /// changed meanwhile. Without `waits`, fails with `WouldBlock` where it would wait for the disk.
     ///
     /// # Errors
     /// That of the disk, or `InvalidData`, with the number of bytes before it that are right.
     pub(in crate::store) fn verify(
+        &self,
+        file: &dyn DiskFile,
+        jobs: &[(Region, Vec<MemSlice>)],
+        waits: bool,
+    ) -> Result<(), (u64, io::Error)> {
+        match self.compare(file, jobs, waits) {
+            Err((right, error)) if error.kind() == io::ErrorKind::InvalidData => {
+                let damage = error.downcast().unwrap_or(Damage(Region::new(0, 0)));
+                if self.still_holds() { Err((right, self.damaged(damage))) } else { Ok(()) }
+            }
+            result => result,
+        }
+    }
+
+    /// Compares as [`Check::verify`], also bytes that were changed meanwhile.
+    pub(super) fn compare(
         &self,
         file: &dyn DiskFile,
         jobs: &[(Region, Vec<MemSlice>)],
@@ -115,7 +129,8 @@ impl Check {
                 };
                 let expected = page.1.as_ref().map(|page| page.sum(start % CHUNK / BLOCK));
                 if expected.is_some_and(|expected| expected != found || !is_same) {
-                    return if self.still_holds() { Err((right, self.damaged(start))) } else { Ok(()) };
+                    let damage = Damage(Region::new(start, BLOCK));
+                    return Err((right, io::Error::new(io::ErrorKind::InvalidData, damage)));
                 }
                 right += (to - from) as u64;
                 at = start + to as u64;
@@ -126,13 +141,14 @@ impl Check {
     }
 
     /// Returns true if nothing was changed since the check began.
-    fn still_holds(&self) -> bool {
+    pub(in crate::store) fn still_holds(&self) -> bool {
         self.file.settled() == Some(self.settled)
     }
 
-    fn damaged(&self, offset: u64) -> io::Error {
+    /// Counts damage, and tells the log.
+    pub(super) fn damaged(&self, damage: Damage) -> io::Error {
         self.sums.damaged.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(datafile = %self.file.datafile, offset, "what the disk has does not match its checksum");
-        io::Error::new(io::ErrorKind::InvalidData, Damage { offset })
+        tracing::error!(datafile = %self.file.datafile, "what the disk has is not what was stored: {damage}");
+        io::Error::new(io::ErrorKind::InvalidData, damage)
     }
 }

@@ -39,6 +39,7 @@
 
 mod check;
 mod record;
+mod scrub;
 mod state;
 mod steps;
 
@@ -52,6 +53,7 @@ use fs_proto::DatafileHandle;
 
 pub(in crate::store) use self::check::Check;
 use self::record::{Header, Page, SumsFile, begin_era};
+pub(in crate::store) use self::scrub::Part;
 use self::state::Settled;
 pub(in crate::store) use self::state::{Attempt, Change, FileSums, What};
 pub(in crate::store) use self::steps::Settling;

@@ -24,7 +24,7 @@
 use std::io;
 use std::sync::{Arc, OnceLock};
 
-use fs_proto::DatafileHandle;
+use fs_proto::{DatafileHandle, Sought};
 
 use crate::store::disk::steps::{self, step};
 use crate::store::disk::{DiskDir, DiskFile};
@@ -183,6 +183,12 @@ impl SumsFile {
         }
         let is_whole = page == Page::zeros() || page.0[..4] == page.check(self.datafile, number);
         Ok(is_whole.then_some(page))
+    }
+
+    /// Returns the first page from this number on that is not a hole.
+    pub(super) fn next_page(&self, number: u64) -> io::Result<Option<u64>> {
+        let at = step(|| self.file.seek(PAGE as u64 * (number + 1), Sought::Data))?;
+        Ok(at.map(|at| at / PAGE as u64 - 1))
     }
 
     pub(super) fn set_page(&self, number: u64, mut page: Page) -> io::Result<()> {

@@ -187,6 +187,11 @@ impl FileSums {
         state.changes += 1;
     }
 
+    /// Asks for sums that were never made.
+    pub(in crate::store) fn want(&self) {
+        lock(&self.state).wanted = true;
+    }
+
     /// Asks for no sums before the next change: an attempt has failed.
     pub(in crate::store) fn give_up(&self, attempt: &Attempt) {
         let state = &mut *lock(&self.state);

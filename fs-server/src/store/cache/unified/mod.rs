@@ -53,7 +53,7 @@ use super::views::{SharedRange, ViewSettings, Views};
 use crate::lock::lock;
 use crate::store::label::Label;
 use crate::store::transfer::{Rest, copy, cut};
-use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, Receipt, StoreHandle, SumsStat, remainder};
+use crate::store::{DataStore, DiskTurn, Held, Lends, Loan, Receipt, Scrubbed, StoreHandle, SumsStat, remainder};
 
 /// Most units of the cache that one question about a region looks at, in some 0.1 ms.
 const LOOK: usize = 4096;
@@ -367,6 +367,10 @@ impl<S: StoreHandle, C: Fn() -> u64> DataStore for UnifiedStore<S, C> {
 
     fn cache_stat(&self) -> Option<CacheStat> {
         Some(queries::stat(&self.cache.statistics()))
+    }
+
+    async fn scrub(&self, datafile: DatafileHandle, from: u64, most: u64) -> Result<Scrubbed, FsError> {
+        self.behind().scrub(datafile, from, most).await
     }
 
     fn sums_stat(&self) -> Option<SumsStat> {

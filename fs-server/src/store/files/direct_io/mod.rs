@@ -90,8 +90,16 @@ use crate::store::sys::{fault, no_descriptor};
 use crate::store::transfer::{self, Course, DirectIo, Direction, Job, alignment_of, is_refusal, may_be_direct};
 use crate::workers::on_a_loop;
 
-/// Opens the second descriptor of a datafile's file. May wait for the disk.
-fn open_direct(core: &StoreCore, datafile: DatafileHandle, file: &OpenFile) -> io::Result<()> {
+/// Opens a second descriptor of a datafile's file; `None` if it permits no direct I/O. May wait for
+/// the disk.
+///
+/// # Errors
+/// `InvalidInput` if the file system permits none.
+pub(super) fn opened_directly(
+    core: &StoreCore,
+    datafile: DatafileHandle,
+    file: &OpenFile,
+) -> io::Result<Option<DirectFile>> {
     let Some(dir) = core.dir.system() else { return Err(io::Error::from_raw_os_error(libc::EINVAL)) };
     let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     let opened = match step(|| Ok(File::from(openat(dir, name(datafile), flags, Mode::empty())?))) {
@@ -100,14 +108,18 @@ fn open_direct(core: &StoreCore, datafile: DatafileHandle, file: &OpenFile) -> i
         opened => Some(opened?),
     };
     let (Some(opened), own) = (opened, file.descriptor(Way::Buffered).metadata()?) else {
-        file.set_direct(None);
-        return Ok(());
+        return Ok(None);
     };
     let found = opened.metadata()?;
     // It was removed and made anew.
     let is_same = (found.dev(), found.ino()) == (own.dev(), own.ino());
     let alignment = if is_same { alignment_of(&opened) } else { None };
-    let direct = alignment.map(|alignment| DirectFile { file: opened, alignment });
+    Ok(alignment.map(|alignment| DirectFile { file: opened, alignment }))
+}
+
+/// Opens the second descriptor of a datafile's file, for its transfers. May wait for the disk.
+fn open_direct(core: &StoreCore, datafile: DatafileHandle, file: &OpenFile) -> io::Result<()> {
+    let direct = opened_directly(core, datafile, file)?;
     if direct.is_some() {
         // It is advice: whoever does not take it reads ahead.
         let _ = fadvise(file.descriptor(Way::Buffered), 0, None, Advice::Random);
