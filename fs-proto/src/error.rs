@@ -145,15 +145,15 @@ impl FsError {
         FsError { code, detail, ranges: Vec::new(), server: None }
     }
 
-    /// Sets the ranges concerned. If there are more than [`MAX_ERROR_RANGES`], the last one is
-    /// extended to cover all the others that follow.
+    /// Sets the ranges concerned, and joins neighbours. If there are more than [`MAX_ERROR_RANGES`],
+    /// the last one is extended to cover all the others that follow.
     #[must_use]
     pub fn with_ranges(mut self, ranges: impl IntoIterator<Item = Region>) -> FsError {
         self.ranges.clear();
         for range in ranges {
             let full = self.ranges.len() == MAX_ERROR_RANGES;
             match self.ranges.last_mut() {
-                Some(last) if full => *last = last.hull(range),
+                Some(last) if full || last.end() == Some(range.offset) => *last = last.hull(range),
                 _ => self.ranges.push(range),
             }
         }

@@ -243,3 +243,46 @@ fn a_cluster_is_checked_and_repaired_while_it_serves() {
     cluster.ok(&["fsck"]);
     fetches(&cluster, "/whole", &pattern(300_000, 1));
 }
+
+#[test]
+fn damage_that_nobody_reads_is_found_by_a_scrub() {
+    let mut cluster = Cluster::start(2);
+    stores(&cluster, "/old", &pattern(300_000, 1));
+    let errors = cluster.run(&["scrub"]).stderr;
+    assert_eq!(String::from_utf8_lossy(&errors).matches("keeps no checksums").count(), 2, "each server says so");
+    cluster.configure(|_, tcp| format!("{tcp:?}"), "checksums = true\n").unwrap();
+    for index in 1..=2 {
+        cluster.kill_server(index);
+        cluster.start_server(index);
+    }
+    stores(&cluster, "/damaged", &pattern(300_000, 2));
+    // Those of the old file are made because the first scrub asks for them.
+    eventually("all datafiles have checksums", || cluster.json(&["scrub"])["datafiles_with_checksums"] == 4);
+    let clean = cluster.ok(&["scrub"]);
+    assert!(clean.starts_with("compared ") && clean.ends_with(" of 4 datafiles: no damage\n"), "{clean}");
+
+    let path = on_first(&cluster, "/damaged");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[70_000] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let output = cluster.run(&["scrub", "--rate", "1G"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && text.ends_with("of 4 datafiles: 1 findings\n"), "{text}");
+    assert!(text.starts_with("damaged: /damaged: data:") && text.contains("(iod 0): "), "{text}");
+    assert!(text.contains("its bytes from 69632 to 73728 do not match their checksum"), "{text}");
+    // The first datafile of the file, or the second one.
+    let ranges = ["135168 to 139264", "200704 to 204800"].map(|range| format!("; bytes of the file: {range}\n"));
+    assert!(ranges.iter().any(|range| text.contains(range)), "{text}");
+    let finding = &cluster.run(&["--json", "scrub"]).stdout;
+    let finding: Value = serde_json::from_slice(finding).unwrap();
+    assert!(finding["findings"][0]["path"] == "/damaged" && finding["bytes"].as_u64() >= Some(600_000), "{finding}");
+    cluster.ok(&["scrub", "--server", "1"]);
+    assert!(complaint(&cluster.run(&["scrub", "--server", "2"]), 1).contains("no I/O server 2; there are 2"));
+
+    let line = complaint(&cluster.run(&["get", "/damaged", "."]), 1);
+    assert!(line.contains("/damaged") && line.contains("data lost") && line.contains("(iod 0)"), "{line}");
+    fetches(&cluster, "/old", &pattern(300_000, 1));
+    stores(&cluster, "/damaged", &pattern(300_000, 3));
+    until_removed(&cluster);
+    cluster.ok(&["scrub"]);
+}

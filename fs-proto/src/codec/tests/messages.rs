@@ -510,7 +510,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         vec((any::<u64>().prop_map(DatafileHandle), failure()), 0..5).prop_map(IodReply::Committed),
         vec(option::of(extent()), 0..5).prop_map(IodReply::Sizes),
         (option::of(any::<u64>()), any::<u64>()).prop_map(|(at, size)| IodReply::Sought { at, size }),
-        (any::<(u32, u64, u64, u32)>(), vec((datafile(), failed()), 0..3))
+        (any::<(u32, u64, u64, u32)>(), vec((any::<u64>().prop_map(DatafileHandle), failed()), 0..3))
             .prop_map(|((done, next, read, summed), damage)| IodReply::Scrubbed { done, next, read, summed, damage }),
     ];
     prop_oneof![

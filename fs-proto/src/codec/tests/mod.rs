@@ -29,7 +29,7 @@ proptest! {
                 prop_assert!(bytes.len() <= room && CacheState::most_files(room) == state.files.len());
             }
             // As many as there is room for.
-            Ok(ReplyBody::Iod(IodReply::Committed(_))) => {}
+            Ok(ReplyBody::Iod(IodReply::Committed(_) | IodReply::Sizes(_) | IodReply::Scrubbed { .. })) => {}
             Ok(ReplyBody::Iod(_)) => prop_assert!(bytes.len() <= crate::limits::REPLY_ROOM),
             _ => {}
         }

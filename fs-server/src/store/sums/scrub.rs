@@ -69,7 +69,8 @@ impl Check {
             }
             at = at.max(found - found % BLOCK);
             let start = at - at % unit;
-            let len = PIECE.min(self.settled.len - start);
+            // Whole blocks: what is behind the end is zeros.
+            let len = PIECE.min((self.settled.len - start).next_multiple_of(BLOCK));
             let end = start + len;
             read += len;
             if let Err(error) = read_piece(file, direct, start, len, &memory) {
@@ -81,7 +82,7 @@ impl Check {
             };
             if let Err((right, error)) = compare(at, end) {
                 let first = at + right;
-                let is_right = |block: &u64| compare(*block, end.min(block + BLOCK)).is_ok();
+                let is_right = |block: &u64| compare(*block, block + BLOCK).is_ok();
                 let last = (first + BLOCK..end).step_by(BLOCK as usize).find(is_right).unwrap_or(end);
                 let damage = Region::new(first, last - first);
                 if !self.still_holds() {

@@ -183,6 +183,59 @@ fn each_part_of_a_long_datafile_has_sums() {
     });
 }
 
+/// Scrubs the datafile in small steps. Returns whether it has sums, what was read, and the damage.
+async fn scrub(store: &dyn DataStore) -> (bool, u64, Vec<Region>) {
+    let (mut at, mut read, mut damaged) = (0, 0, FsError::new(ErrorCode::Lost, ""));
+    loop {
+        let scrubbed = store.scrub(FILE, at, 1).await.unwrap();
+        read += scrubbed.read;
+        if let Some(error) = scrubbed.damage {
+            assert!(error.code == ErrorCode::Lost && error.detail.contains("checksum"), "{error}");
+            // Joins neighbours.
+            let ranges = [damaged.ranges.clone(), error.ranges].concat();
+            damaged = damaged.with_ranges(ranges);
+        }
+        match scrubbed.next {
+            Some(next) => at = next,
+            None => return (scrubbed.is_summed, read, damaged.ranges),
+        }
+    }
+}
+
+#[test]
+fn a_scrub_finds_what_nobody_reads() {
+    each_mode(async |mode, dir| {
+        const FAR: u64 = 40 << 20;
+        let plain = mode.open(dir, 0);
+        plain.create(FILE, 1).await.unwrap();
+        plain.write(FILE, &[region(FAR, 5000)], &placed(0, &[9; 5000])).await.unwrap();
+        plain.write(FILE, &[region(10_000, 3 << 20)], &placed(0, &[8; 3 << 20])).await.unwrap();
+        assert_eq!(plain.scrub(FILE, 0, 1).await.unwrap_err().code, ErrorCode::Unsupported);
+        drop(plain);
+        let store = open(mode, dir, 0);
+        assert_eq!(scrub(&store).await, (false, 0, vec![]), "but it asks for sums");
+        store.settle_all().await;
+        let (is_summed, read, damaged) = scrub(&store).await;
+        assert!(is_summed && damaged.is_empty(), "{mode:?}: {damaged:?}");
+        assert!(((3 << 20)..(8 << 20)).contains(&read), "{mode:?}: {read} bytes, with the hole");
+        // The last two are neighbours, in two pieces that are read at once.
+        for at in [0, 9000, 12_288, (1 << 20) + 16_383, (1 << 20) + 16_384] {
+            damage(&dir.join(DATA), at);
+        }
+        // The file system has lost data, has got some from elsewhere, and has cut the file off.
+        let file = File::options().write(true).open(dir.join(DATA)).unwrap();
+        file.write_all_at(&[1], 20 << 20).unwrap();
+        file.set_len(FAR).unwrap();
+        let blocks = [(0, 1), (2, 2), (259, 2), (20 << 8, 1), (FAR >> 12, 2)];
+        let blocks = blocks.map(|(first, count)| region(first << 12, count << 12));
+        let (is_summed, _, damaged) = scrub(&store).await;
+        assert_eq!((is_summed, damaged), (true, blocks.to_vec()), "{mode:?}");
+        assert_eq!(store.scrub(FILE, u64::MAX, 1).await.unwrap().next, None);
+        store.truncate(FILE, 1).await.unwrap();
+        assert_eq!(scrub(&store).await, (false, 0, vec![]), "it was changed");
+    });
+}
+
 /// Takes no turn.
 struct AtOnce;
 

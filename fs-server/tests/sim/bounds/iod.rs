@@ -298,6 +298,17 @@ rows! { ROWS of IodRequest for Server {
         server.fill_locks();
         server.cost(IodRequest::Unlock { datafile: file(1), number: 255 })
     };
+    IodRequest::Scrub { .. } => "most datafiles, one of very many units with checksums", DATAFILES, |server| {
+        server.touch(6100..6200);
+        server.dirty(file(16));
+        server.cost(IodRequest::Sync { datafiles: most(16, 6100) });
+        server.world.run_for(Duration::from_secs(10));
+        cost_on(&server.world, &server.node, async || {
+            let scrub = IodRequest::Scrub { datafiles: most(16, 6100), offset: 0 };
+            let scrubbed = server.client.iod(server.peer, scrub).await.unwrap();
+            assert!(matches!(scrubbed, IodReply::Scrubbed { done: 0, read: 0x100_0000.., .. }), "{scrubbed:?}");
+        })
+    };
     // The worst ones are the last ones of all: they empty the cache.
     IodRequest::Seek { .. } => "in nothing", FEW, |server| server.cost(seek(15));
     IodRequest::Allocate { .. } => "the longest hole, in nothing", FEW, |server| server.cost(hole(15));
@@ -390,7 +401,7 @@ const BESIDE: &[Row<Server>] = &[
 #[test]
 fn every_request_to_an_io_server_over_files_is_bounded() {
     let dir = TempDir::new().unwrap();
-    let server = Server::start(|_| FileStore::open(dir.path(), 1 << 20).unwrap());
+    let server = Server::start(|_| FileStore::open(dir.path(), 1 << 20).unwrap().checksums(true).unwrap());
     check(&server, ROWS);
     check(&server, BESIDE);
 }
@@ -402,7 +413,8 @@ fn every_request_to_an_io_server_with_a_cache_is_bounded() {
         let age = Duration::from_secs(600);
         let settings = Settings { age, dirty: CACHE / 2, ..Settings::for_bytes(CACHE) };
         // A disk that takes time, so that others run while it is used.
-        let store = Rc::new(SimStore::open(&MemDisk::default(), Rc::new(node.disk())).unwrap());
+        let store =
+            Rc::new(SimStore::open(&MemDisk::default(), Rc::new(node.disk())).unwrap().checksums(true).unwrap());
         UnifiedStore::new(store, frames, settings, || 0).with_views(ViewSettings::for_bytes(CACHE / 8))
     });
     check(&server, ROWS);
