@@ -145,8 +145,8 @@ impl FsError {
         FsError { code, detail, ranges: Vec::new(), server: None }
     }
 
-    /// Sets the ranges concerned, and joins neighbours. If there are more than [`MAX_ERROR_RANGES`],
-    /// the last one is extended to cover all the others that follow.
+    /// Sets the ranges concerned, and joins neighbours. If there are more than
+    /// [`MAX_ERROR_RANGES`], the last one is extended to cover all the others that follow.
     #[must_use]
     pub fn with_ranges(mut self, ranges: impl IntoIterator<Item = Region>) -> FsError {
         self.ranges.clear();

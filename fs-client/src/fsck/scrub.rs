@@ -185,7 +185,7 @@ fn found(tables: &Tables, (server, datafile, error): (ServerName, DatafileHandle
     let mut text = error.detail;
     if !ranges.is_empty() {
         let list: Vec<String> = ranges.iter().map(|range| format!("{} to {}", range.start, range.end)).collect();
-        text = format!("{text}; bytes of the file: {}", list.join(", "));
+        text = format!("{text}; of the file: {}", list.join(", "));
     }
     Some(Finding::new(kind, tables.path(*raw), text).of(&server, datafile))
 }

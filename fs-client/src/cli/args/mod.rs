@@ -299,7 +299,7 @@ pub(crate) enum Command {
         yes: bool,
     },
 
-    /// Let the I/O servers compare what their disks have with its checksums, as far as they keep any
+    /// Let the I/O servers compare what their disks have with its checksums, if they keep any
     #[command(after_help = SCRUB)]
     Scrub {
         /// Most bytes that each server reads in a second

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use testbed::process::{Process, until};
 
-use crate::support::bodies::{fetches, names_in, pattern, stores, until_removed};
+use crate::support::bodies::{eventually, fetches, names_in, pattern, stores, until_removed};
 use crate::support::cluster::{Cluster, complaint, piped};
 
 /// Runs `pvfs` under a shell's limits.
@@ -271,7 +271,7 @@ fn damage_that_nobody_reads_is_found_by_a_scrub() {
     assert!(text.starts_with("damaged: /damaged: data:") && text.contains("(iod 0): "), "{text}");
     assert!(text.contains("its bytes from 69632 to 73728 do not match their checksum"), "{text}");
     // The first datafile of the file, or the second one.
-    let ranges = ["135168 to 139264", "200704 to 204800"].map(|range| format!("; bytes of the file: {range}\n"));
+    let ranges = ["135168 to 139264", "200704 to 204800"].map(|range| format!("; of the file: {range}\n"));
     assert!(ranges.iter().any(|range| text.contains(range)), "{text}");
     let finding = &cluster.run(&["--json", "scrub"]).stdout;
     let finding: Value = serde_json::from_slice(finding).unwrap();

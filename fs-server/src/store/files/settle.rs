@@ -11,15 +11,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bmi::MemSlice;
 use bmi::hooks::mutated;
-use fs_proto::{DatafileHandle, ErrorCode, FsError};
+use fs_proto::{DatafileHandle, ErrorCode, FsError, Region};
 
 use super::direct_io::opened_directly;
 use super::store::{FileStore, Unmoved};
-use crate::store::open::OpenFile;
-use crate::store::sums::{Attempt, Change, Check, FileSums, Part, Settling, Sums, What};
+use crate::store::disk::DiskFile;
+use crate::store::disk::steps::step;
+use crate::store::open::{DirectFile, OpenFile};
+use crate::store::sums::{Attempt, BLOCK, Change, Check, FileSums, Part, Settling, Sums, What};
 use crate::store::sys::{fault, trouble};
-use crate::store::transfer::{Job, len};
+use crate::store::transfer::{Job, len, read_all};
 use crate::store::{Scrubbed, no_sums};
 
 /// Time between two looks for datafiles to settle.
@@ -47,6 +50,19 @@ pub(super) fn verified_at_once(
         Err((_, error)) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
         Err(failed) => Err(failed),
     }
+}
+
+/// Reads past the system's page cache, which has what the disk has returned before. Without direct
+/// I/O the system decides. Behind the end of the file there are zeros.
+fn read_past_cache(file: &OpenFile, direct: Option<&DirectFile>, at: u64, into: &MemSlice) -> io::Result<()> {
+    let done = match direct.map(|direct| step(|| DiskFile::read_at(&direct.file, at, into))) {
+        Some(Err(error)) if error.kind() != io::ErrorKind::InvalidInput => return Err(error),
+        Some(Ok(done)) => done,
+        _ => 0,
+    };
+    let rest = into.slice(done, into.len() - done);
+    let rest = (Region::new(at + done as u64, rest.len() as u64), vec![rest]);
+    read_all(file.file(), &[rest]).map_err(|(_, error)| error)
 }
 
 impl FileStore {
@@ -120,11 +136,13 @@ impl FileStore {
         let (core, own) = (self.core.clone(), check.clone());
         let part = self.bulk(move || {
             let direct = opened_directly(&core, datafile, &file).unwrap_or(None);
-            own.scrub(file.file(), direct.as_ref(), from, most)
+            let unit = direct.as_ref().map_or(BLOCK, |direct| direct.alignment.unit);
+            own.scrub(file.file(), unit, |at, into| read_past_cache(&file, direct.as_ref(), at, into), from, most)
         });
         let failed = |error: &io::Error| fault("reading", datafile, error);
         let Part { read, damage, next } = part.await?.map_err(|error| failed(&error))?;
-        let damage = damage.map(|(region, error)| failed(&error).with_ranges([region]));
+        let damage =
+            damage.map(|(region, error)| FsError { detail: error.to_string(), ..failed(&error) }.with_ranges([region]));
         Ok(Scrubbed { is_summed: check.still_holds(), read, damage, next })
     }
 

@@ -63,7 +63,8 @@ fn read_block(file: &dyn DiskFile, offset: u64, waits: bool, into: &mut [u8]) ->
 
 impl Check {
     /// Compares the bytes of regions, which were read into these pieces of memory, unless they were
-    /// changed meanwhile. Without `waits`, fails with `WouldBlock` where it would wait for the disk.
+    /// changed meanwhile. Without `waits`, fails with `WouldBlock` where it would wait for the
+    /// disk.
     ///
     /// # Errors
     /// That of the disk, or `InvalidData`, with the number of bytes before it that are right.

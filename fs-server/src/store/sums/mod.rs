@@ -52,6 +52,7 @@ use std::sync::{Arc, Mutex};
 use fs_proto::DatafileHandle;
 
 pub(in crate::store) use self::check::Check;
+pub(in crate::store) use self::record::BLOCK;
 use self::record::{Header, Page, SumsFile, begin_era};
 pub(in crate::store) use self::scrub::Part;
 use self::state::Settled;

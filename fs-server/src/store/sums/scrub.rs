@@ -1,19 +1,16 @@
 //! Reads a datafile from the disk, and compares all of it with its sums.
 //!
-//! It is read past the system's page cache, which has what the disk has returned before. Without
-//! direct I/O the system decides. Holes that have the sums of zeros are passed over.
+//! Holes that have the sums of zeros are passed over.
 
 use std::io;
 
-use bmi::Memory;
+use bmi::{MemSlice, Memory};
 use fs_proto::{Region, Sought};
 
 use super::check::{Check, Damage};
 use super::record::{BLOCK, CHUNK, SumsFile};
 use crate::store::disk::DiskFile;
 use crate::store::disk::steps::step;
-use crate::store::open::DirectFile;
-use crate::store::transfer::read_all;
 
 /// Bytes that are read at once.
 const PIECE: u64 = 1 << 20;
@@ -29,29 +26,18 @@ pub(in crate::store) struct Part {
     pub(in crate::store) next: Option<u64>,
 }
 
-/// Reads `len` bytes, directly if that is possible. `memory` has room for a piece.
-fn read_piece(file: &dyn DiskFile, direct: Option<&DirectFile>, at: u64, len: u64, memory: &Memory) -> io::Result<()> {
-    let direct = direct.map(|direct| step(|| DiskFile::read_at(&direct.file, at, &memory.all())));
-    let done = match direct {
-        Some(Err(error)) if error.kind() != io::ErrorKind::InvalidInput => return Err(error),
-        Some(Ok(done)) => len.min(done as u64),
-        _ => 0,
-    };
-    // What is behind the end of the file.
-    let rest = (Region::new(at + done, len - done), vec![memory.slice(done as usize, (len - done) as usize)]);
-    read_all(file, &[rest]).map_err(|(_, error)| error)
-}
-
 impl Check {
     /// Compares a datafile from an offset on, until `most` bytes were read, and the rest of the
-    /// last piece, or there is damage. Ends if the sums do not hold any more.
+    /// last piece, or there is damage. Ends if the sums do not hold any more. `read_piece` reads
+    /// from multiples of `unit` on, at least a block, with zeros behind the end of the datafile.
     ///
     /// # Errors
     /// Those of the disk, where it is not known which bytes are concerned.
     pub(in crate::store) fn scrub(
         &self,
         file: &dyn DiskFile,
-        direct: Option<&DirectFile>,
+        unit: u64,
+        read_piece: impl Fn(u64, &MemSlice) -> io::Result<()>,
         from: u64,
         most: u64,
     ) -> io::Result<Part> {
@@ -60,7 +46,6 @@ impl Check {
         let Some(record) = SumsFile::open(&*self.sums.dir, self.file.datafile, false)? else {
             return Ok(Part::default());
         };
-        let unit = direct.map_or(BLOCK, |direct| direct.alignment.unit);
         let (mut at, mut read) = (from - from % BLOCK, 0);
         while self.still_holds() {
             let Some(found) = self.next_to_read(file, &record, at)? else { break };
@@ -73,7 +58,7 @@ impl Check {
             let len = PIECE.min((self.settled.len - start).next_multiple_of(BLOCK));
             let end = start + len;
             read += len;
-            if let Err(error) = read_piece(file, direct, start, len, &memory) {
+            if let Err(error) = read_piece(start, &memory.slice(0, len as usize)) {
                 return Ok(Part { read, damage: Some((Region::new(at, end - at), error)), next: Some(end) });
             }
             let compare = |from: u64, to: u64| {
