@@ -3,14 +3,15 @@
 //!
 //! **Invariants**
 //! 1. A node is here as long as the kernel knows it, or has it open. So the table is as long as the
-//!    kernel's, which forgets what it does not need.
+//!    kernel's, which forgets what it does not need. What is only known, and not open, is small:
+//!    there may be a million of it.
 //! 2. All that have a file open share one [`SharedFile`]. So a sync covers what any of them wrote.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use bmi::threading::AnyThread;
-use fs_client::{DirHandle, FsPath, Handle, Held, SharedFile};
+use fs_client::{DirHandle, FsPath, Handle, Held, Kind, SharedFile};
 use rustix::io::Errno;
 
 use crate::fuse::Attr;
@@ -20,18 +21,17 @@ const ROOT: u64 = 1;
 
 /// An object that the kernel knows.
 struct Node {
-    handle: Handle,
+    kind: Kind,
+    is_listed: bool,
+    opens: u32,
     /// The directory in which it was found last.
     dir: u64,
     /// How often the kernel was told of it and has not forgotten it.
     lookups: u64,
-    opens: u64,
-    file: Option<SharedFile>,
-    /// While it is open: so the manager keeps it.
-    held: Option<Held<AnyThread>>,
+    /// While it is open: the file, and its hold, so that the manager keeps it.
+    open: Option<Box<(SharedFile, Held<AnyThread>)>>,
     /// The attributes that were read last.
     known: Attr,
-    is_listed: bool,
     /// When its attributes were read, or it was closed.
     touched: u64,
 }
@@ -78,7 +78,8 @@ impl Nodes {
     pub(crate) fn learn(&self, dir: u64, handle: Handle, known: Attr, is_listed: bool) {
         self.with(|table| {
             let touched = table.tick();
-            let fresh = Node { handle, dir, lookups: 0, opens: 0, file: None, held: None, known, is_listed, touched };
+            let kind = handle.kind();
+            let fresh = Node { kind, is_listed, opens: 0, dir, lookups: 0, open: None, known, touched };
             let node = table.nodes.entry(handle.raw()).or_insert(fresh);
             node.lookups += 1;
             (node.dir, node.known, node.is_listed, node.touched) = (dir, known, is_listed, touched);
@@ -106,7 +107,7 @@ impl Nodes {
 
     /// Returns the handle.
     pub(crate) fn handle(&self, node: u64) -> Result<Handle, Errno> {
-        self.node(node, |node| node.handle)
+        self.node(node, |known| Handle::new(known.kind, node))
     }
 
     /// Returns the node of the directory above.
@@ -131,15 +132,14 @@ impl Nodes {
 
     /// Returns the file of a node that is open.
     pub(crate) fn file(&self, node: u64) -> Option<SharedFile> {
-        self.node(node, |node| node.file.clone()).ok().flatten()
+        self.node(node, |node| node.open.as_ref().map(|open| open.0.clone())).ok().flatten()
     }
 
     /// A file was opened. `file` and `held` are what was opened, unless others have it open.
     pub(crate) fn opened(&self, node: u64, file: SharedFile, held: Held<AnyThread>) -> Result<(), Errno> {
         self.node(node, |node| {
             node.opens += 1;
-            node.file.get_or_insert(file);
-            node.held.get_or_insert(held);
+            node.open.get_or_insert_with(|| Box::new((file, held)));
         })
     }
 
@@ -149,7 +149,7 @@ impl Nodes {
             let touched = table.tick();
             let known = table.nodes.get_mut(&node)?;
             (known.opens, known.touched) = (known.opens.saturating_sub(1), touched);
-            let ended = (known.opens == 0).then(|| (known.file.take(), known.held.take()));
+            let ended = known.open.take_if(|_| known.opens == 0);
             table.sweep(node);
             ended
         });

@@ -239,6 +239,7 @@ async fn connect(mount: &Mount) -> io::Result<SharedClient> {
     let options = ClientOptions {
         timeout: mount.timeout,
         retry_for: mount.timeout,
+        hard: mount.is_hard,
         uid: rustix::process::getuid().as_raw(),
         gid: rustix::process::getgid().as_raw(),
         over: mount.over,

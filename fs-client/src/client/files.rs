@@ -233,13 +233,20 @@ impl Files {
                 }
                 _ => {}
             }
-            state.layout.get_or_insert_with(|| layout.clone());
+            if layout.limit().is_none() || state.layout.is_none() {
+                state.layout = Some(layout.clone());
+            }
         });
     }
 
     /// A small file has grown.
     pub(crate) fn has_grown(&self, file: FileHandle, layout: &Layout) {
         self.with(file, |state| state.layout = Some(layout.clone()));
+    }
+
+    /// Returns the layout of a file that was told last.
+    pub(crate) fn layout(&self, file: FileHandle) -> Option<Layout> {
+        self.table.with(|table| table.files.get(&file)?.layout.clone())
     }
 
     /// A file is being created.

@@ -15,6 +15,9 @@ use super::options::ClientOptions;
 use crate::error::{Error, Failure, ServerName};
 use crate::net::{Connections, Endpoints, Outgoing, Preference, Resend, unexpected};
 
+/// Pause of a hard client between two time limits.
+const PAUSE: Duration = Duration::from_millis(200);
+
 /// A client of one file system. A clone is another handle to the same client. It belongs to the
 /// tasks of one thread. A [`SharedClient`] is the same for any thread.
 pub struct Client<S: Threading = OneThread>(Arc<Inner<S>>);
@@ -191,10 +194,27 @@ impl<S: Threading> Client<S> {
 
     pub(crate) async fn ask_manager(&self, request: ManagerRequest) -> Result<ManagerReply, Error> {
         let resend = if request.changes() { Resend::UntilDeadline } else { Resend::Repeat };
-        match self.0.ask(self.manager(), self.0.deadline(), resend, request).await? {
-            ReplyBody::Manager(reply) => Ok(reply),
-            other => Err(self.odd(other)),
+        let (connections, outgoing) = (&self.0.connections, Outgoing::plain(request));
+        let ticket = connections.ticket(resend);
+        loop {
+            let answer = connections.call_as(&ticket, self.manager(), self.0.deadline(), resend, &outgoing).await;
+            match answer.map(|answer| answer.body).map_err(Error::from) {
+                Ok(ReplyBody::Manager(reply)) => return Ok(reply),
+                Ok(other) => return Err(self.odd(other)),
+                Err(error) if self.insists(&error).await => {}
+                Err(error) => return Err(error),
+            }
         }
+    }
+
+    /// Returns true, after a pause, if the manager has not answered and is to be asked again.
+    pub(super) async fn insists(&self, error: &Error) -> bool {
+        let insists = self.0.options.hard && error.is_retryable();
+        if insists {
+            tracing::info!(%error, "asking again");
+            self.endpoint().sleep(PAUSE).await;
+        }
+        insists
     }
 
     pub(crate) async fn ask_entry(&self, request: ManagerRequest) -> Result<Entry, Error> {

@@ -19,6 +19,9 @@ pub struct ClientOptions {
     /// How long a request is tried again if its server refuses connections, or is not ready for it.
     /// A lost connection is made again once in any case.
     pub retry_for: Duration,
+    /// True if the manager is asked until it answers: when a time limit passes, the next one
+    /// begins. A change keeps its number meanwhile, so it is made once.
+    pub hard: bool,
     /// The path that data takes where possible. `None` leaves the choice to each endpoint's policy.
     pub path: Option<Path>,
     /// How lists of memory are moved. `Auto` decides by the sizes of their pieces.
@@ -46,6 +49,7 @@ impl ClientOptions {
             id,
             timeout: Duration::from_secs(30),
             retry_for: Duration::from_secs(5),
+            hard: false,
             path: None,
             lists: Lists::Auto,
             largest_transfer: 16 << 20,

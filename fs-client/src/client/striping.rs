@@ -28,7 +28,11 @@ impl<S: Threading> Client<S> {
             Some(servers) => servers,
             None => {
                 // The file is on a server that joined later.
-                self.refresh().await?;
+                while let Err(error) = self.refresh().await {
+                    if !self.insists(&error).await {
+                        return Err(error);
+                    }
+                }
                 let unknown =
                     || Error::new(ErrorCode::Protocol, "the file lies on a server that the manager does not know");
                 known(&layout).ok_or_else(unknown)?

@@ -192,6 +192,14 @@ impl<S: Threading> File<S> {
         File { striping: self.inner.grown.get().unwrap_or(&self.striping).clone(), ..self.clone() }
     }
 
+    /// Returns a handle that knows what this client was told last, also through other handles.
+    pub(super) async fn told(&self) -> Result<File<S>, Error> {
+        match self.client.inner().files.layout(self.handle()) {
+            Some(layout) => self.adopt(&layout).await,
+            None => Ok(self.latest()),
+        }
+    }
+
     /// Returns the number of bytes up to which the file is small, as far as this handle knows;
     /// `None` if it has all its datafiles.
     pub(super) fn limit(&self) -> Option<u64> {

@@ -39,6 +39,10 @@ struct Item {
 impl<S: Threading> File<S> {
     /// Flushes written bytes to the disks of all servers. They then survive a crash.
     ///
+    /// So do bytes that others have written, with one exception: another client has let a small
+    /// file ([`CreateOptions::small`](crate::CreateOptions::small)) grow, and this one has not
+    /// heard of it. The servers that it does not know are not asked.
+    ///
     /// # Errors
     /// Those of every request; the error names the servers that failed. `Io` if a server took bytes
     /// through this handle and was restarted before they were synced: the bytes may be lost and
@@ -58,7 +62,13 @@ impl<S: Threading> File<S> {
 pub(crate) async fn sync_files<S: Threading>(client: &Client<S>, files: &[&File<S>], all: bool) -> Vec<Vec<Failure>> {
     // Later writes are not covered.
     let taken: Vec<Taken<'_>> = files.iter().map(|file| Taken::new(file.unsynced())).collect();
-    let latest: Vec<File<S>> = files.iter().map(|file| file.latest()).collect();
+    let (mut latest, mut failures) = (Vec::with_capacity(files.len()), vec![Vec::new(); files.len()]);
+    for (file, failures) in files.iter().zip(&mut failures) {
+        latest.push(file.told().await.unwrap_or_else(|error| {
+            failures.extend_from_slice(error.failures());
+            file.latest()
+        }));
+    }
     let mut servers: BTreeMap<&ServerName, Vec<Item>> = BTreeMap::new();
     for (file, taken) in taken.iter().enumerate() {
         let datafiles = latest[file].striping.servers.iter().zip(latest[file].datafile_handles());
@@ -82,7 +92,6 @@ pub(crate) async fn sync_files<S: Threading>(client: &Client<S>, files: &[&File<
         (server, answers)
     });
     let mut taken = taken;
-    let mut failures = vec![Vec::new(); files.len()];
     for (server, answers) in join_all(asked).await {
         for (item, answer) in answers {
             let taken = &mut taken[item.file];

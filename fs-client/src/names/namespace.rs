@@ -1,8 +1,9 @@
 //! The namespace: directories, names, attributes.
 //!
 //! **Invariants**
-//! 1. Every request has the client's time limit. In an operation of several requests, each request
-//!    has the whole limit.
+//! 1. Every request has the client's time limit, unless the client is
+//!    [hard](crate::ClientOptions::hard). In an operation of several requests, each request has the
+//!    whole limit.
 //! 2. A request that changes the namespace is executed once, even if the connection is lost before
 //!    the reply.
 //! 3. The manager is never in the data path. It knows the sizes of files only while nobody writes

@@ -28,7 +28,7 @@ impl Numbers {
 /// The sequence number of a request. The number of a change is in the set of unanswered requests
 /// until its reply arrives. Other requests are not in the set, because the manager keeps only the
 /// replies to changes. A slow read or write must not make the manager keep all later replies.
-pub(super) struct Ticket<'a> {
+pub(crate) struct Ticket<'a> {
     numbers: &'a Locked<Numbers>,
     pub(super) seq: u64,
 }

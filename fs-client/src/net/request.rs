@@ -156,7 +156,24 @@ impl<S: Threading> Connections<S> {
         resend: Resend,
         outgoing: &Outgoing,
     ) -> Result<Answer, Failure> {
-        let ticket = Ticket::new(&self.numbers, resend == Resend::UntilDeadline);
+        self.call_as(&self.ticket(resend), server, deadline, resend, outgoing).await
+    }
+
+    /// Draws the number of a request.
+    pub(crate) fn ticket(&self, resend: Resend) -> Ticket<'_> {
+        Ticket::new(&self.numbers, resend == Resend::UntilDeadline)
+    }
+
+    /// Sends a request like [`Connections::call`], under a number that it may have been sent with
+    /// before.
+    pub(crate) async fn call_as(
+        &self,
+        ticket: &Ticket<'_>,
+        server: &ServerName,
+        deadline: Time,
+        resend: Resend,
+        outgoing: &Outgoing,
+    ) -> Result<Answer, Failure> {
         let (mut trouble, mut asked) = (None::<Trouble>, false);
         loop {
             let again = trouble.is_some();

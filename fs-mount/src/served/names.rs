@@ -93,7 +93,8 @@ impl Served {
     }
 
     /// Creates a file where nothing is. The answer is waited for by a task of its own: a hold whose
-    /// create was dropped, because its process was killed, would last as long as the mount.
+    /// create was dropped, because its process was killed, would last as long as the mount. If the
+    /// mount is hard, the task waits until the manager answers.
     async fn make_file(
         &self,
         request: &Request,

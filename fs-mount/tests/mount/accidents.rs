@@ -1,10 +1,13 @@
 //! Servers that do not answer, processes that are killed, and mounts whose process is gone.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use testbed::process::Process;
 
@@ -200,4 +203,55 @@ fn a_mount_waits_for_the_servers_and_tells_it() {
     world.start_server(0);
     wait("it is mounted", || is_mounted(&at));
     shell(&at, "echo hello > f; cat f");
+}
+
+/// A small disk, unmounted at the end.
+struct SmallDisk(PathBuf);
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_server_ends_writes_with_an_error_until_there_is_room_and_disturbs_no_other_file() {
+    let mut world = World::unmounted();
+    world.cluster.kill(2);
+    let disk = "mv iod1 old; mkdir iod1; mount -t tmpfs -o size=4m none iod1; cp -a old/. iod1";
+    shell(world.beside(), disk);
+    let _disk = SmallDisk(world.beside().join("iod1"));
+    world.start_server(2);
+    let at = world.mount("hard");
+    let (before, bytes) = (at.join("before"), vec![1; 1 << 20]);
+    fs::write(&before, &bytes).unwrap();
+    // Of this file every second strip is on the small disk.
+    let mut full = File::create(at.join("full")).unwrap();
+    let written = std::iter::repeat_with(|| full.write(&bytes)).take(20).find_map(Result::err);
+    assert_eq!(written.unwrap().raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    let synced = rustix::fs::fsync(&full);
+    assert!(matches!(synced, Ok(()) | Err(Errno::NOSPC)), "{synced:?}");
+    // What the full disk has is read and overwritten, and half of the small files are not there.
+    assert!(fs::read(&before).unwrap() == bytes);
+    let changed = vec![2; 1 << 20];
+    rustix::io::pwrite(File::options().write(true).open(&before).unwrap(), &changed, 0).unwrap();
+    let small = (0..10).filter(|n| match fs::write(at.join(format!("small{n}")), "small") {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+            false
+        }
+    });
+    assert!(small.count() >= 5);
+    drop(full);
+    fs::remove_file(at.join("full")).unwrap();
+    wait("there is room", || match fs::write(at.join("after"), &bytes) {
+        Ok(()) => true,
+        Err(error) => {
+            assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+            false
+        }
+    });
+    rustix::fs::fsync(File::open(at.join("after")).unwrap()).unwrap();
+    assert!(fs::read(at.join("after")).unwrap() == bytes && fs::read(&before).unwrap() == changed);
 }

@@ -208,6 +208,27 @@ fn several_clients_let_a_file_grow_at_the_same_time() {
     }
 }
 
+/// Before, a sync of a handle that had not seen the growth left the further datafiles out.
+#[test]
+fn a_sync_covers_the_growth_that_another_handle_of_the_client_has_seen() {
+    let setting = setting(5, ClusterOptions { disk_cache: true, ..ClusterOptions::with_iods(SERVERS) });
+    let bytes = pattern(6 * STRIP as usize, 8);
+    setting.world.block_on(async {
+        let client = setting.client(1).await;
+        let (file, seen) = opened_twice(&client, &client, "/f").await;
+        file.write_at(0, bytes.clone()).await.unwrap();
+        seen.sync().await.unwrap();
+    });
+    for index in 0..SERVERS {
+        setting.cluster.iod_node(index).crash(&mut Loss::everything());
+        setting.cluster.iod_node(index).restart();
+    }
+    setting.world.block_on(async {
+        let file = setting.client(2).await.open(&path("/f")).await.unwrap();
+        assert!(read(&file, 0, bytes.len()).await == bytes);
+    });
+}
+
 /// A file grows over the servers that are up. While the manager is down, it does not, and what it
 /// has is written on.
 #[test]

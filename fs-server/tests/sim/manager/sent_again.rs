@@ -19,10 +19,14 @@ const SYNCS: u32 = 4;
 
 /// Connects a client that waits for its servers as long as `pvfs` does.
 async fn connect(world: &World, cluster: &SimCluster) -> FsClient {
+    connect_with(world, cluster, ClientOptions::new(1)).await
+}
+
+async fn connect_with(world: &World, cluster: &SimCluster, options: ClientOptions) -> FsClient {
     let endpoint = world.node("client1").endpoint(Config::named("client")).unwrap();
     // The servers have to begin first.
     endpoint.sleep(Duration::from_secs(2)).await;
-    FsClient::connect(endpoint, cluster.manager(), ClientOptions::new(1)).await.unwrap()
+    FsClient::connect(endpoint, cluster.manager(), options).await.unwrap()
 }
 
 /// Makes a change. Its objects are there, and are not changed by any other one.
@@ -103,4 +107,41 @@ fn a_change_whose_manager_is_busy_when_it_comes_again_has_its_answer() {
         assert!(changed.is_ok(), "{changed:?}");
         assert!(client.stats().resent > 1, "{:?}", client.stats());
     });
+}
+
+/// Replays a bug: a mount that waited for its manager longer than the time limit sent the change
+/// again under a new number. So an `open` with `O_EXCL` was told *Exists* of the file that it had
+/// made itself.
+#[test]
+fn a_change_whose_manager_was_killed_before_it_answered_is_made_once_by_a_hard_client() {
+    for what in CHANGES {
+        let options = ClusterOptions { commit_time: Duration::from_millis(400), ..options(2) };
+        let (world, cluster) = empty_cluster(1, options);
+        world.block_on(async {
+            let timeout = Duration::from_secs(1);
+            let options = ClientOptions { timeout, retry_for: timeout, hard: true, ..ClientOptions::new(1) };
+            let client = connect_with(&world, &cluster, options).await;
+            let file = client.create(&path("file"), CreateOptions::default()).await.unwrap();
+            let draft = client.draft(&path("draft"), CreateOptions::default()).await.unwrap();
+            client.endpoint().sleep(Duration::from_secs(60)).await;
+            let (begun, manager) = (client.endpoint().now(), cluster.manager_node());
+            let killed = async {
+                client.endpoint().sleep(Duration::from_millis(100)).await;
+                // The answer does not arrive, and the manager makes the change.
+                world.partition(&world.node("client1"), &manager);
+                client.endpoint().sleep(Duration::from_millis(900)).await;
+                manager.kill();
+                client.endpoint().sleep(3 * timeout).await;
+                manager.restart();
+                world.heal(&world.node("client1"), &manager);
+            };
+            let (result, ()) = futures_util::future::join(make(what, &client, &file, draft), killed).await;
+            assert!(client.endpoint().now().since(begun) > 3 * timeout, "{what}");
+            match result {
+                // It is decided, and the servers have not met the next start of the manager.
+                Err(error) if what == "truncate" && error.code() == ErrorCode::Unfinished => {}
+                result => assert!(result.is_ok(), "{what}: {result:?}"),
+            }
+        });
+    }
 }
