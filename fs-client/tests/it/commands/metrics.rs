@@ -55,7 +55,9 @@ fn servers_serve_their_counters() {
     let path = dir.path().join("pvfs.toml");
     let host = cluster.tcp[0].trim_start_matches("tcp://").rsplit_once(':').unwrap().0.to_owned();
     let cache = format!("[cache]\nservice = \"unifier\"\nmemory = \"8M\"\ndir = {:?}\n", dir.path());
-    let config = format!("metrics = \"{host}:9400\"\n{}{cache}", fs::read_to_string(&path).unwrap());
+    // The section at the end is that of the storage.
+    let config = fs::read_to_string(&path).unwrap() + "checksums = true\n";
+    let config = format!("metrics = \"{host}:9400\"\n{config}{cache}");
     fs::write(&path, config).unwrap();
     (0..2).for_each(|index| cluster.start_server(index).unwrap());
     let (manager, iod) = (format!("{host}:9400"), format!("{host}:9401"));

@@ -29,7 +29,8 @@ pub(in crate::store) struct Part {
 impl Check {
     /// Compares a datafile from an offset on, until `most` bytes were read, and the rest of the
     /// last piece, or there is damage. Ends if the sums do not hold any more. `read_piece` reads
-    /// from multiples of `unit` on, at least a block, with zeros behind the end of the datafile.
+    /// multiples of `unit` from such ones on, with zeros behind the end of the datafile. A unit is
+    /// one or several blocks.
     ///
     /// # Errors
     /// Those of the disk, where it is not known which bytes are concerned.
@@ -54,8 +55,8 @@ impl Check {
             }
             at = at.max(found - found % BLOCK);
             let start = at - at % unit;
-            // Whole blocks: what is behind the end is zeros.
-            let len = PIECE.min((self.settled.len - start).next_multiple_of(BLOCK));
+            // What is behind the end is zeros, and so are its sums.
+            let len = PIECE.min((self.settled.len - start).next_multiple_of(unit));
             let end = start + len;
             read += len;
             if let Err(error) = read_piece(start, &memory.slice(0, len as usize)) {
