@@ -18,6 +18,9 @@ use crate::split::file_ranges;
 /// Most datafiles in a request. A server reads no more of them for one.
 const AT_ONCE: usize = 256;
 
+/// Most bytes that a server may have read for a request. It ends one after some 16 MiB.
+const MOST_READ: u64 = 32 << 20;
+
 /// What is scrubbed, and how fast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrubOptions {
@@ -64,8 +67,9 @@ impl<S: Threading> Client<S> {
     /// since the last call. Changes nothing, except that datafiles without checksums get some.
     ///
     /// # Errors
-    /// `Invalid` if there is no such server; those of requests to the manager. I/O servers that do
-    /// not answer, or keep no checksums, are in the report.
+    /// `Invalid` if there is no such server; those of the first requests to the manager. I/O
+    /// servers that do not answer, or keep no checksums, are in the report. So is the manager if it
+    /// cannot tell the names of what is damaged.
     pub async fn scrub(&self, options: ScrubOptions, progress: impl Fn(u64, u64)) -> Result<ScrubReport, Error> {
         let mut report = ScrubReport { unchecked: self.absent().await?, ..ScrubReport::default() };
         let is_asked = |server: &ServerName| options.server.is_none() || server.iod == options.server;
@@ -93,9 +97,12 @@ impl<S: Threading> Client<S> {
         }
         if !damaged.is_empty() {
             // Now: what was removed meanwhile is in no row.
-            let tables = self.tables(&|_| ()).await?;
-            report.findings = damaged.into_iter().filter_map(|damage| found(&tables, damage)).collect();
+            let tables = self.tables(&|_| ()).await;
+            let found = damaged.into_iter().filter_map(|damage| found(tables.as_ref().ok(), damage));
+            report.findings = found.collect();
             report.findings.sort_by(|one, other| (&one.path, &one.text).cmp(&(&other.path, &other.text)));
+            // What was found stays, without names.
+            report.unchecked.extend(tables.err().map(|error| (self.manager().clone(), error)));
         }
         Ok(report)
     }
@@ -122,8 +129,9 @@ impl<S: Threading> Client<S> {
                 let ReplyBody::Iod(IodReply::Scrubbed { done, next, read, summed, damage }) = answer else {
                     return Err(unexpected(server, &answer));
                 };
-                if done as usize > asked || (done == 0 && next <= offset) {
-                    return Err(Failure::at(server.clone(), ErrorCode::Protocol, "it has compared nothing"));
+                if done as usize > asked || (done == 0 && next <= offset) || summed > done || read > MOST_READ {
+                    let text = "it does not say what it has compared";
+                    return Err(Failure::at(server.clone(), ErrorCode::Protocol, text));
                 }
                 for (datafile, error) in damage {
                     match seen.damage.entry(datafile.0) {
@@ -163,16 +171,17 @@ impl<S: Threading> Client<S> {
     }
 }
 
-/// Returns what is found; `None` if the datafile was removed meanwhile.
-fn found(tables: &Tables, (server, datafile, error): (ServerName, DatafileHandle, FsError)) -> Option<Finding> {
+/// Returns what is found; `None` if the datafile was removed meanwhile. Without tables, nobody
+/// knows whose datafile it is.
+fn found(tables: Option<&Tables>, (server, datafile, error): (ServerName, DatafileHandle, FsError)) -> Option<Finding> {
     let place = (server.iod.unwrap_or_default(), datafile);
-    let owner = tables.owners.get(&(place.0, datafile.0));
     let kind = match error.code {
         ErrorCode::Lost if error.ranges.is_empty() => "lost",
         ErrorCode::Lost => "damaged",
         _ => "unreadable",
     };
-    let Some(raw) = owner else {
+    let Some(tables) = tables else { return Some(Finding::new(kind, None, error.detail).of(&server, datafile)) };
+    let Some(raw) = tables.owners.get(&(place.0, datafile.0)) else {
         let text = format!("{}; it belongs to no file", error.detail);
         return (!error.ranges.is_empty()).then(|| Finding::new(kind, None, text).of(&server, datafile));
     };
