@@ -106,8 +106,8 @@ pub use fs_proto::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };
 pub use fs_proto::{
-    Allocation, Attr, BString, DirEntry, DirHandle, Distribution, Entry, ErrorCode, FileHandle, Handle, Kind, Layout,
-    Region, RemoveKind, Replace, SetAttr, Sought, XattrName,
+    Allocation, Attr, BString, DefaultLayout, DirEntry, DirHandle, Distribution, Entry, ErrorCode, FileHandle, Handle,
+    Kind, Layout, Region, RemoveKind, Replace, SetAttr, Sought, XattrName,
 };
 pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
 pub use fsck::{Finding, LOST_FOUND, Report, ScrubOptions, ScrubReport};

@@ -74,9 +74,9 @@ pub use handle::{
 pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 pub use joined::Joined;
 pub use message::{
-    Allocation, CheckRow, ClusterInfo, DirEntry, Existing, Fix, IodInfo, IodReply, IodRequest, IodStat, ListEntry,
-    ManagerReply, ManagerRequest, ManagerStat, PendingTruncate, Place, Registration, RemoveKind, Repair, Replace,
-    Reply, ReplyBody, Request, RequestBody, RequestId, Sought, Ties, XattrName, XattrValue,
+    Allocation, CheckRow, ClusterInfo, DefaultLayout, DirEntry, Existing, Fix, IodInfo, IodReply, IodRequest, IodStat,
+    ListEntry, ManagerReply, ManagerRequest, ManagerStat, PendingTruncate, Place, Registration, RemoveKind, Repair,
+    Replace, Reply, ReplyBody, Request, RequestBody, RequestId, Sought, Ties, XattrName, XattrValue,
 };
 pub use region::Region;
 pub use regions::Regions;

@@ -5,60 +5,28 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bmi::threading::Threading;
-use fs_proto::{Entry, ErrorCode, RemoveKind, SetAttr};
+use fs_proto::{ErrorCode, SetAttr};
 
 use super::landing::link_over;
 use super::source::Source;
 use super::{Copied, Copier, attributes};
-use crate::client::Client;
 use crate::error::Error;
 use crate::path::FsPath;
 
 const STORED: Copied = Copied { files: 1, directories: 0, bytes: 0, skipped: 0, failed: 0 };
 const SKIPPED: Copied = Copied { files: 0, skipped: 1, ..STORED };
 
-/// Makes a name by `make`. If `force`, it replaces anything but a directory, in one step.
-pub(crate) async fn make_name<S: Threading, F>(
-    client: &Client<S>,
-    at: &FsPath,
-    force: bool,
-    make: impl Fn(FsPath) -> F,
-) -> Result<Entry, Error>
-where
-    F: Future<Output = Result<Entry, Error>>,
-{
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let made = make(at.clone()).await;
-    let Some(dir) = at.parent().filter(|_| force && made.as_ref().is_err_and(|e| e.code() == ErrorCode::Exists)) else {
-        return made;
-    };
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let aside = dir.join(format!(".pvfs-link-{:x}-{number}", client.options().id))?;
-    let made = make(aside.clone()).await?;
-    if let Err(error) = client.rename(&aside, at).await {
-        if let Err(error) = client.remove(&aside, RemoveKind::File).await {
-            tracing::debug!(%error, "a name is left");
-        }
-        return Err(error);
-    }
-    Ok(made)
-}
-
 impl<S: Threading> Copier<S> {
     /// Stores a symbolic link.
     pub(super) async fn put_link(&self, source: &Source, to: &FsPath) -> Result<Copied, Error> {
         let target = self.link_target(source).await?;
-        let make = |at: FsPath| {
-            let target = target.clone();
-            async move { self.client.symlink(&at, target, self.client.owner()).await }
-        };
-        let (link, copied) = match make(to.clone()).await {
+        let owner = self.client.owner();
+        let (link, copied) = match self.client.symlink(to, target.clone(), owner).await {
             Err(error) if error.code() == ErrorCode::Exists => match self.client.lookup(to).await? {
                 there if there.target.as_ref() == Some(&target) => (there, SKIPPED),
-                _ => (make_name(&self.client, to, true, make).await?, STORED),
+                _ => (self.client.symlink_over(to, target, owner).await?, STORED),
             },
             made => (made?, STORED),
         };
@@ -75,8 +43,7 @@ impl<S: Threading> Copier<S> {
         if self.client.lookup(to).await.is_ok_and(|there| there.handle == file) {
             return Ok(SKIPPED);
         }
-        let make = |at: FsPath| async move { self.client.link(first, &at).await };
-        make_name(&self.client, to, true, make).await.map(|_| STORED)
+        self.client.link_over(first, to).await.map(|_| STORED)
     }
 
     /// Fetches a symbolic link. It replaces anything but a directory.

@@ -48,7 +48,6 @@ use crate::local::LocalIo;
 use crate::path::FsPath;
 
 pub use blocks::Blocks;
-pub(crate) use links::make_name;
 
 /// The result of a lane's step: its bytes and whether they were the last, or `None` if none were
 /// left.

@@ -1,7 +1,7 @@
 //! Links, names that are exchanged, and extended attributes.
 
 use bmi::threading::Threading;
-use fs_proto::{BString, Entry, ErrorCode, ManagerReply, ManagerRequest, XattrName, XattrValue};
+use fs_proto::{BString, DefaultLayout, Entry, ErrorCode, ManagerReply, ManagerRequest, XattrName, XattrValue};
 
 use crate::client::Client;
 use crate::error::Error;
@@ -20,7 +20,30 @@ impl<S: Threading> Client<S> {
         target: impl Into<BString>,
         (uid, gid): (u32, u32),
     ) -> Result<Entry, Error> {
-        let request = ManagerRequest::Symlink { place: path.place(), target: target.into(), uid, gid };
+        self.make_symlink(path, target.into(), (uid, gid), false).await
+    }
+
+    /// Creates a symbolic link, which replaces anything but a directory, in one step.
+    ///
+    /// # Errors
+    /// `IsDirectory`, and those of [`Client::symlink`].
+    pub async fn symlink_over(
+        &self,
+        path: &FsPath,
+        target: impl Into<BString>,
+        owner: (u32, u32),
+    ) -> Result<Entry, Error> {
+        self.make_symlink(path, target.into(), owner, true).await
+    }
+
+    async fn make_symlink(
+        &self,
+        path: &FsPath,
+        target: BString,
+        (uid, gid): (u32, u32),
+        replace: bool,
+    ) -> Result<Entry, Error> {
+        let request = ManagerRequest::Symlink { place: path.place(), target, uid, gid, replace };
         self.ask_entry(request).await.map_err(|error| error.during(format!("symlink {path}")))
     }
 
@@ -40,6 +63,18 @@ impl<S: Threading> Client<S> {
     /// `NotFound`, `Exists`, `Permission` if `file` leads to something else than a file,
     /// `TooManyLinks`, and those of every request.
     pub async fn link(&self, file: &FsPath, path: &FsPath) -> Result<Entry, Error> {
+        self.make_link(file, path, false).await
+    }
+
+    /// Gives a file one more name, which replaces anything but a directory, in one step.
+    ///
+    /// # Errors
+    /// `IsDirectory`, and those of [`Client::link`].
+    pub async fn link_over(&self, file: &FsPath, path: &FsPath) -> Result<Entry, Error> {
+        self.make_link(file, path, true).await
+    }
+
+    async fn make_link(&self, file: &FsPath, path: &FsPath, replace: bool) -> Result<Entry, Error> {
         let during = |error: Error| error.during(format!("link {path} to {file}"));
         let handle = self.handle_of(file).await.map_err(during)?;
         let Some(file) = handle.file() else {
@@ -48,7 +83,23 @@ impl<S: Threading> Client<S> {
                 format!("only files have several names, not {handle}"),
             )));
         };
-        self.ask_entry(ManagerRequest::Link { file, place: path.place() }).await.map_err(during)
+        self.ask_entry(ManagerRequest::Link { file, place: path.place(), replace }).await.map_err(during)
+    }
+
+    /// Returns how new files of a directory are striped: as in the attribute
+    /// [`DefaultLayout::XATTR`].
+    ///
+    /// # Errors
+    /// Those of every request.
+    pub async fn default_layout(&self, dir: &FsPath) -> Result<DefaultLayout, Error> {
+        match self.xattr(dir, DefaultLayout::XATTR).await {
+            Ok(text) => DefaultLayout::parse(&text).map_err(|error| Error::new(error.code, error.detail)),
+            Err(error) if error.code() == ErrorCode::NotFound => {
+                // Of the attribute, and not of the directory.
+                self.lookup(dir).await.map(|_| DefaultLayout::default())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Exchanges two names, in one step.

@@ -176,7 +176,8 @@ pub enum Sought {
 pub enum ManagerRequest {
     /// Checks that the server responds. Answered by [`crate::ManagerReply::Done`].
     Ping,
-    /// Creates a directory. Its parent must exist. Answered by `Entry`. Changes the namespace.
+    /// Creates a directory. Its parent must exist. Answered by `Entry`. Changes the namespace. It
+    /// takes over how new files are striped ([`crate::DefaultLayout`]).
     Mkdir {
         /// The place of the new directory.
         place: Place,
@@ -197,11 +198,12 @@ pub enum ManagerRequest {
         uid: u32,
         /// Group.
         gid: u32,
-        /// Strip size in bytes; 0 for the cluster's default.
+        /// Strip size in bytes; 0 for that of the directory ([`crate::DefaultLayout`]), or the
+        /// cluster's default.
         strip_size: u64,
-        /// Number of I/O servers to stripe over. 0 for all that are up (at most
-        /// [`crate::limits::MAX_SERVERS`]). Any other number is met, if necessary with servers that
-        /// are down.
+        /// Number of I/O servers to stripe over. 0 for those of the directory, or all that are up
+        /// (at most [`crate::limits::MAX_SERVERS`]). Any other number is met, if necessary with
+        /// servers that are down.
         servers: u32,
         /// Numbers of the I/O servers that the client cannot reach. They count as down.
         #[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")]
@@ -353,14 +355,18 @@ pub enum ManagerRequest {
         uid: u32,
         /// Group.
         gid: u32,
+        /// True if it replaces anything but a directory, in one step.
+        replace: bool,
     },
     /// Gives a file one more name: a hard link. Answered by `Entry`. Changes the namespace. A file
     /// has at most [`limits::MAX_LINKS`] names.
     Link {
         /// The file, which has a name.
         file: FileHandle,
-        /// The new place, where nothing is.
+        /// The new place.
         place: Place,
+        /// True if it replaces anything but a directory, in one step.
+        replace: bool,
     },
     /// Exchanges two names, atomically. Answered by `Done`. Changes the namespace.
     Exchange {
@@ -370,7 +376,8 @@ pub enum ManagerRequest {
         other: Place,
     },
     /// Sets or removes an extended attribute. Answered by `Done`. Changes the namespace. An object
-    /// has at most [`limits::MAX_XATTRS`] of them.
+    /// has at most [`limits::MAX_XATTRS`] of them. That of [`crate::DefaultLayout`] is for
+    /// directories only, and its value is checked.
     SetXattr {
         /// The object.
         handle: Handle,

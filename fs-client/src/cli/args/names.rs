@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::{ArgAction, Args, Subcommand};
 
+use super::LayoutArgs;
 use super::mode::ModeChange;
 use super::owner::Owner;
 use crate::FsPath;
@@ -17,6 +18,18 @@ Examples:
 
 A symbolic link is followed by programs on a mount. There, a target that begins with / is a path of
 that machine. The commands of pvfs follow no links.";
+
+const LAYOUT: &str = "\
+Examples:
+  pvfs layout /data                                    how new files there are striped
+  pvfs layout /data --strip-size 1M --servers 4        at most 4 servers, fewer while others are down
+  pvfs layout /logs --servers 1
+  pvfs layout /data --default                          as the cluster's default again
+
+It holds for files that are created from now on, also by mounts, unless --strip-size or --servers
+says otherwise. Directories that are created there take it over. It is the extended attribute
+user.pvfs.layout of the directory; on a mount:
+  setfattr -n user.pvfs.layout -v 'strip=1M servers=4' /mnt/data";
 
 const TOUCH: &str = "\
 Examples:
@@ -136,6 +149,19 @@ pub(crate) enum Names {
         /// Replace a file or a link of that name, in one step
         #[arg(long, short)]
         force: bool,
+    },
+
+    /// Show or set how new files of a directory are striped
+    #[command(after_help = LAYOUT)]
+    Layout {
+        /// The directories
+        #[arg(required = true)]
+        paths: Vec<FsPath>,
+        #[command(flatten)]
+        layout: LayoutArgs,
+        /// As the cluster's default again
+        #[arg(long, conflicts_with_all = ["strip_size", "servers"])]
+        default: bool,
     },
 
     /// Set the times of files to now; files that are not there are created, empty

@@ -1,17 +1,17 @@
-//! Commands that change names and files: `mkdir rm mv ln touch truncate`.
+//! Commands that change names and files: `mkdir rm mv ln layout touch truncate`.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use crate::copy::make_name;
-use crate::{Client, CreateOptions, ErrorCode, FsPath, RemoveKind, SetAttr};
+use crate::{Client, CreateOptions, DefaultLayout, ErrorCode, FsPath, RemoveKind, SetAttr};
 use bstr::BStr;
 use serde_json::json;
 
+use crate::cli::args::LayoutArgs;
 use crate::cli::output::Output;
-use crate::cli::time;
-use crate::program::Stop;
+use crate::cli::{size, time};
+use crate::program::{Stop, printable};
 
 pub(crate) async fn mkdir(client: &Client, paths: &[FsPath], parents: bool, output: &mut Output) -> Result<(), Stop> {
     let mut made = Vec::new();
@@ -88,11 +88,10 @@ pub(crate) async fn ln(
     let owner = client.owner();
     if symbolic {
         let target = target.into_vec();
-        let make = |at: FsPath| {
-            let target = target.clone();
-            async move { client.symlink(&at, target, owner).await }
+        match force {
+            true => client.symlink_over(&link, target, owner).await?,
+            false => client.symlink(&link, target, owner).await?,
         };
-        make_name(client, &link, force, make).await?;
         return Ok(());
     }
     let file: FsPath = BStr::new(target.as_bytes()).try_into().map_err(|error| Stop::usage(format!("{error}")))?;
@@ -100,8 +99,49 @@ pub(crate) async fn ln(
     if force && client.lookup(&link).await.is_ok_and(|there| there.handle == entry.handle) {
         return Err(Stop::failed(format!("ln {file} {link}: they are the same file")));
     }
-    let file = &file;
-    make_name(client, &link, force, |at: FsPath| async move { client.link(file, &at).await }).await?;
+    match force {
+        true => client.link_over(&file, &link).await?,
+        false => client.link(&file, &link).await?,
+    };
+    Ok(())
+}
+
+pub(crate) async fn layout(
+    client: &Client,
+    paths: &[FsPath],
+    args: &LayoutArgs,
+    default: bool,
+    output: &mut Output,
+) -> Result<(), Stop> {
+    let wanted = DefaultLayout { strip_size: args.strip_size.unwrap_or(0).into(), servers: args.servers.unwrap_or(0) };
+    let mut layouts = Vec::new();
+    for path in paths {
+        let set = match wanted == DefaultLayout::default() {
+            true if default => client.set_xattr(path, DefaultLayout::XATTR, None, None).await,
+            true => Ok(()),
+            false => client.set_xattr(path, DefaultLayout::XATTR, Some(wanted.to_string().into()), None).await,
+        };
+        let set = set.or_else(|error| if default && error.code() == ErrorCode::NotFound { Ok(()) } else { Err(error) });
+        let layout = match set {
+            Ok(()) => client.default_layout(path).await,
+            Err(error) => Err(error),
+        };
+        match layout {
+            Ok(layout) => {
+                let DefaultLayout { strip_size, servers } = layout;
+                let or = |is_default: bool, text: String| if is_default { "the default".into() } else { text };
+                let strip = or(strip_size == 0, size::show_exact(strip_size));
+                output.line(format!(
+                    "{}: strip size {strip}, servers {}",
+                    printable(path),
+                    or(servers == 0, servers.to_string())
+                ));
+                layouts.push(json!({ "path": path.to_string(), "strip_size": strip_size, "servers": servers }));
+            }
+            Err(error) => output.failure(error),
+        }
+    }
+    output.field("layouts", json!(layouts));
     Ok(())
 }
 

@@ -22,6 +22,7 @@ pub(super) async fn run(client: &Client, command: Names, output: &mut Output) ->
         Names::Rm { paths, recursive, force } => change::rm(client, &paths, recursive, force, output).await,
         Names::Mv { from, to } => change::mv(client, &from, &to, output).await,
         Names::Ln { target, link, symbolic, force } => change::ln(client, target, &link, symbolic, force, output).await,
+        Names::Layout { paths, layout, default } => change::layout(client, &paths, &layout, default, output).await,
         Names::Touch { paths, reference, date, stamp, no_create } => {
             change::touch(client, &paths, reference.as_ref(), date.or(stamp), no_create, output).await
         }

@@ -92,6 +92,32 @@ fn ln_gives_names_and_replaces_them_in_one_step() {
 }
 
 #[test]
+fn a_directory_says_how_its_new_files_are_striped() {
+    let cluster = Cluster::start(4);
+    cluster.ok(&["mkdir", "/d"]);
+    assert_eq!(cluster.ok(&["layout", "/d"]), "/d: strip size the default, servers the default\n");
+    let set = cluster.ok(&["layout", "/d", "--strip-size", "8K", "--servers", "2"]);
+    assert_eq!(set, "/d: strip size 8K, servers 2\n");
+    cluster.ok(&["mkdir", "/d/e"]);
+    let bytes = pattern(100_000, 2);
+    let striped = |path: &str| {
+        stores(&cluster, path, &bytes);
+        assert!(content(&cluster, path) == bytes, "{path}");
+        let distribution = &stat(&cluster, path)["distribution"];
+        (distribution["strip_size"].as_u64(), distribution["servers"].as_u64())
+    };
+    assert_eq!(striped("/d/e/f"), (Some(8 << 10), Some(2)), "the directory took it over");
+    assert_eq!(striped("/f"), (Some(64 << 10), Some(4)));
+    let line = complaint(&cluster.run(&["layout", "/f", "--servers", "1"]), 1);
+    assert!(line.contains("for directories"), "{line}");
+    cluster.ok(&["layout", "/d", "--default"]);
+    assert_eq!(cluster.ok(&["layout", "/d", "--default"]), "/d: strip size the default, servers the default\n");
+    assert_eq!(striped("/d/later"), (Some(64 << 10), Some(4)));
+    complaint(&cluster.run(&["layout", "/none"]), 1);
+    complaint(&cluster.run(&["layout", "/none", "--default"]), 1);
+}
+
+#[test]
 fn touch_creates_and_sets_times() {
     let cluster = Cluster::start(2);
     let times = |path: &str| ["atime_ns", "mtime_ns"].map(|field| stat(&cluster, path)[field].as_u64().unwrap());

@@ -139,7 +139,7 @@ fn a_request_of_version_4_is_answered_with_an_error_about_versions() {
         old[0] = 4;
         let error = ask(&old).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::Protocol);
-        assert!(error.detail.contains("version 4") && error.detail.contains("version 15"), "{error}");
+        assert!(error.detail.contains("version 4") && error.detail.contains("version 16"), "{error}");
         // The connection goes on, and serves this version.
         let identity = ask(&request(RequestBody::Hello(Hello::to(Role::Manager)))).await.unwrap();
         assert!(matches!(identity, ReplyBody::Identity(_)));

@@ -26,13 +26,14 @@ fn link_request() -> impl Strategy<Value = ManagerRequest> {
     let name = || text().prop_map(XattrName);
     let value = option::of(text().prop_map(XattrValue));
     prop_oneof![
-        (place(), text(), any::<(u32, u32)>()).prop_map(|(place, target, (uid, gid))| ManagerRequest::Symlink {
-            place,
-            target,
-            uid,
-            gid
+        (place(), text(), any::<(u32, u32, bool)>()).prop_map(|(place, target, (uid, gid, replace))| {
+            ManagerRequest::Symlink { place, target, uid, gid, replace }
         }),
-        (any::<u64>(), place()).prop_map(|(file, place)| ManagerRequest::Link { file: FileHandle(file), place }),
+        (any::<(u64, bool)>(), place()).prop_map(|((file, replace), place)| ManagerRequest::Link {
+            file: FileHandle(file),
+            place,
+            replace
+        }),
         (place(), place()).prop_map(|(one, other)| ManagerRequest::Exchange { one, other }),
         (handle(), name(), value, option::of(any::<bool>()))
             .prop_map(|(handle, name, value, exists)| ManagerRequest::SetXattr { handle, name, value, exists }),

@@ -258,10 +258,12 @@ impl Group {
                 change.remove(place, *kind)?;
                 ManagerReply::Done
             }
-            ManagerRequest::Symlink { place, target, uid, gid } => {
-                ManagerReply::Entry(change.symlink(place, target, (*uid, *gid))?)
+            ManagerRequest::Symlink { place, target, uid, gid, replace } => {
+                ManagerReply::Entry(change.symlink(place, target, (*uid, *gid), *replace)?)
             }
-            ManagerRequest::Link { file, place } => ManagerReply::Entry(change.hard_link(*file, place)?),
+            ManagerRequest::Link { file, place, replace } => {
+                ManagerReply::Entry(change.hard_link(*file, place, *replace)?)
+            }
             ManagerRequest::Exchange { one, other } => {
                 change.exchange(one, other)?;
                 ManagerReply::Done

@@ -160,11 +160,12 @@ rows! { ROWS of ManagerRequest for Server {
     };
     ManagerRequest::Symlink { .. } => "the longest path and target", COMMIT, |server| {
         let (place, target) = (Place::root(deep("link")), "x".repeat(MAX_PATH - 1).into());
-        server.cost(ManagerRequest::Symlink { place, target, uid: 1, gid: 2 })
+        server.cost(ManagerRequest::Symlink { place, target, uid: 1, gid: 2, replace: false })
     };
-    ManagerRequest::Link { .. } => "the longest path, on all servers", COMMIT, |server| {
+    ManagerRequest::Link { .. } => "the longest path, over a file on all servers", COMMIT, |server| {
         let file = server.file("file5", Existing::Refuse);
-        server.cost(ManagerRequest::Link { file, place: Place::root(deep("name")) })
+        server.file(&deep("over"), Existing::Refuse);
+        server.cost(ManagerRequest::Link { file, place: Place::root(deep("over")), replace: true })
     };
     ManagerRequest::Exchange { .. } => "of directories, by the longest paths", COMMIT, |server| {
         let names = [deep("1"), deep("2")];

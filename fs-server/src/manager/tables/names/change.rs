@@ -2,8 +2,8 @@
 
 use bmi::hooks::{mutated, step};
 use fs_proto::{
-    Attr, DatafileHandle, DirHandle, Distribution, Entry, ErrorCode, Existing, Extent, FileHandle, Handle, Kind,
-    Layout, MAX_EPOCH, Place, RemoveKind, Replace, RequestId, SetAttr, handle_number,
+    Attr, DatafileHandle, DefaultLayout, DirHandle, Distribution, Entry, ErrorCode, Existing, Extent, FileHandle,
+    Handle, Kind, Layout, MAX_EPOCH, Place, RemoveKind, Replace, RequestId, SetAttr, handle_number,
 };
 use redb::{ReadableTable, Table, WriteTransaction};
 
@@ -210,9 +210,20 @@ impl<'t> Change<'t> {
         let raw = self.handles(1)?;
         let object = self.object(dir, self.attr(Kind::Dir, birth));
         self.store(raw, &object)?;
+        let layout = self.xattrs.get((dir, DefaultLayout::XATTR.as_bytes()))?.map(|layout| layout.value().to_vec());
+        if let Some(layout) = layout {
+            self.xattrs.insert((raw, DefaultLayout::XATTR.as_bytes()), layout.as_slice())?;
+        }
         self.link(dir, name, Some((raw, Kind::Dir)), 1)?;
         self.count("dirs", 1)?;
         Ok(self.entry(raw, object))
+    }
+
+    /// Returns how new files of a directory are striped.
+    fn default_layout(&self, dir: u64) -> Result<DefaultLayout, Fault> {
+        let text = self.xattrs.get((dir, DefaultLayout::XATTR.as_bytes()))?;
+        // It was checked when it was set.
+        Ok(text.and_then(|text| DefaultLayout::parse(text.value()).ok()).unwrap_or_default())
     }
 
     /// Creates a file. `place_datafiles` chooses its datafiles, and the number of its servers; it
@@ -240,6 +251,13 @@ impl<'t> Change<'t> {
                 }
             }
             (None, _) => {}
+        }
+        if strip_size == 0 || wanted == Wanted::All {
+            let of_dir = self.default_layout(dir)?;
+            strip_size = if strip_size == 0 { of_dir.strip_size } else { strip_size };
+            if let (Wanted::All, most @ 1..) = (wanted, of_dir.servers) {
+                wanted = Wanted::AtMost(most);
+            }
         }
         let strip_size = if strip_size == 0 { new.default_strip } else { strip_size };
         // Any number of servers is possible here, so only the strip size can be wrong.

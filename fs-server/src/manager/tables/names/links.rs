@@ -6,7 +6,7 @@
 //! 2. An object has at most [`MAX_XATTRS`] extended attributes. They go with it.
 
 use fs_proto::limits::{MAX_LINKS, MAX_PATH, MAX_XATTRS};
-use fs_proto::{BString, Entry, ErrorCode, FileHandle, Handle, Kind, Place, XattrName, XattrValue};
+use fs_proto::{BString, DefaultLayout, Entry, ErrorCode, FileHandle, Handle, Kind, Place, XattrName, XattrValue};
 use redb::ReadableTable;
 
 use super::change::{Birth, Change};
@@ -15,12 +15,28 @@ use super::view::xattr_names;
 use crate::manager::Fault;
 
 impl Change<'_> {
-    /// Creates a symbolic link.
+    /// Takes what is at a place away, if it is to be replaced and is no directory.
+    fn make_room(&mut self, place: &Place, replace: bool) -> Result<(), Fault> {
+        let (dir, name) = self.view.parent(place)?;
+        match self.view.name(dir, name)? {
+            None => Ok(()),
+            Some(_) if !replace => refuse(ErrorCode::Exists, place.to_string()),
+            Some((_, Kind::Dir)) => refuse(ErrorCode::IsDirectory, place.to_string()),
+            Some((raw, _)) => {
+                let old = self.view.object(raw)?;
+                self.unname(raw, old)?;
+                self.link(dir, name, None, 0)
+            }
+        }
+    }
+
+    /// Creates a symbolic link. If `replace`, it replaces anything but a directory.
     pub(in crate::manager) fn symlink(
         &mut self,
         place: &Place,
         target: &BString,
         (uid, gid): (u32, u32),
+        replace: bool,
     ) -> Result<Entry, Fault> {
         let (dir, name) = self.view.parent(place)?;
         if target.is_empty() || target.contains(&0) {
@@ -29,9 +45,7 @@ impl Change<'_> {
         if target.len() >= MAX_PATH {
             return refuse(ErrorCode::NameTooLong, format!("a target of {} bytes", target.len()));
         }
-        if self.view.name(dir, name)?.is_some() {
-            return refuse(ErrorCode::Exists, place.to_string());
-        }
+        self.make_room(place, replace)?;
         let raw = self.handles(1)?;
         let mut attr = self.attr(Kind::Symlink, Birth { mode: 0o777, uid, gid });
         attr.size = target.len() as u64;
@@ -42,20 +56,26 @@ impl Change<'_> {
         Ok(self.entry(raw, object))
     }
 
-    /// Gives a file one more name.
-    pub(in crate::manager) fn hard_link(&mut self, file: FileHandle, place: &Place) -> Result<Entry, Fault> {
+    /// Gives a file one more name. If `replace`, it replaces anything but a directory.
+    pub(in crate::manager) fn hard_link(
+        &mut self,
+        file: FileHandle,
+        place: &Place,
+        replace: bool,
+    ) -> Result<Entry, Fault> {
         let (dir, name) = self.view.parent(place)?;
         self.view.getattr(file.into())?;
         let mut object = self.view.object(file.0)?;
         if object.is_nameless() {
             return refuse(ErrorCode::NotFound, format!("{file} has no name"));
         }
+        if replace && self.view.name(dir, name)?.is_some_and(|(raw, _)| raw == file.0) {
+            return Ok(self.entry(file.0, object));
+        }
         if object.attr.nlink >= MAX_LINKS {
             return refuse(ErrorCode::TooManyLinks, format!("{file} has {} names", object.attr.nlink));
         }
-        if self.view.name(dir, name)?.is_some() {
-            return refuse(ErrorCode::Exists, place.to_string());
-        }
+        self.make_room(place, replace)?;
         (object.attr.nlink, object.attr.ctime_ns) = (object.attr.nlink + 1, self.now_ns);
         self.store(file.0, &object)?;
         self.link(dir, name, Some((file.0, Kind::File)), 0)?;
@@ -101,6 +121,12 @@ impl Change<'_> {
         self.view.getattr(handle)?;
         if name.is_empty() || name.contains(&0) {
             return refuse(ErrorCode::Invalid, format!("{name:?} is not a name of an extended attribute"));
+        }
+        if let Some(XattrValue(text)) = value.filter(|_| name == DefaultLayout::XATTR) {
+            if handle.dir().is_none() {
+                return refuse(ErrorCode::Invalid, format!("{name} is for directories; {handle} keeps its layout"));
+            }
+            DefaultLayout::parse(text)?;
         }
         let key = (handle.raw(), name.as_slice());
         let is_there = self.xattrs.get(key)?.is_some();

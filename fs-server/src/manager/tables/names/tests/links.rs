@@ -1,19 +1,19 @@
 //! Links, names that are exchanged, and extended attributes.
 
 use fs_proto::limits::{MAX_LINKS, MAX_XATTRS};
-use fs_proto::{BString, XattrName, XattrValue};
+use fs_proto::{BString, DefaultLayout, XattrName, XattrValue};
 
 use ErrorCode::{Exists, Invalid, NotDirectory, NotFound, Stale};
 
 use super::*;
 
 pub(super) fn symlink(store: &MetaStore, path: &str, target: &str) -> Result<Entry, ErrorCode> {
-    change(store, |change| change.symlink(&Place::root(path), &target.into(), (1, 2)))
+    change(store, |change| change.symlink(&Place::root(path), &target.into(), (1, 2), false))
 }
 
 pub(super) fn link(store: &MetaStore, from: &str, to: &str) -> Result<Entry, ErrorCode> {
     let file = lookup(store, from)?.handle.file().ok_or(ErrorCode::Permission)?;
-    change(store, |change| change.hard_link(file, &Place::root(to)))
+    change(store, |change| change.hard_link(file, &Place::root(to), false))
 }
 
 pub(super) fn exchange(store: &MetaStore, one: &str, other: &str) -> Result<(), ErrorCode> {
@@ -58,7 +58,11 @@ fn a_file_goes_with_its_last_name() {
     rename(&store, "e", "c").unwrap();
     assert_eq!(lookup(&store, "d/b").unwrap().attr.nlink, 1);
     let new = draft(&store, "d/b").unwrap();
-    assert_eq!(change(&store, |change| change.hard_link(new, &Place::root("x"))), Err(NotFound), "it has no name");
+    assert_eq!(
+        change(&store, |change| change.hard_link(new, &Place::root("x"), false)),
+        Err(NotFound),
+        "it has no name"
+    );
     publish(&store, new, "d/b").unwrap();
     assert_eq!(look(&store, |read| view(read)?.getattr(file.handle)), Err(Stale));
     check(&store);
@@ -156,4 +160,54 @@ fn a_name_is_bytes() {
     assert_eq!(entries[0].name, b"\xff\n\xc3");
     assert!(look(&store, |read| view(read)?.lookup(&place)).is_ok());
     assert_eq!(lookup(&store, "a\0b"), Err(Invalid));
+}
+
+#[test]
+fn a_link_replaces_anything_but_a_directory() {
+    let store = store();
+    let file = create(&store, "a").unwrap().handle.file().unwrap();
+    let old = create(&store, "b").unwrap().handle;
+    mkdir(&store, "d").unwrap();
+    let over = |place: &str| change(&store, |change| change.hard_link(file, &Place::root(place), true));
+    assert_eq!(over("b").unwrap().attr.nlink, 2);
+    assert_eq!(look(&store, |read| view(read)?.getattr(old)), Err(Stale), "the datafiles are orphans");
+    assert_eq!(over("b").unwrap().attr.nlink, 2, "it has that name");
+    assert_eq!(over("d").err(), Some(ErrorCode::IsDirectory));
+    let link =
+        |place: &str| change(&store, |change| change.symlink(&Place::root(place), &"x".into(), (1, 2), true)).map(drop);
+    link("b").unwrap();
+    link("b").unwrap();
+    assert_eq!(link("d"), Err(ErrorCode::IsDirectory));
+    assert_eq!((lookup(&store, "a").unwrap().attr.nlink, check(&store).len()), (1, 3));
+}
+
+#[test]
+fn new_files_are_striped_as_their_directory_says() {
+    let store = store();
+    let name = DefaultLayout::XATTR;
+    mkdir(&store, "d").unwrap();
+    create(&store, "f").unwrap();
+    assert_eq!(set_xattr(&store, "f", name, Some("servers=2"), None), Err(Invalid), "of a file");
+    assert_eq!(set_xattr(&store, "d", name, Some("servers=0"), None), Err(Invalid));
+    set_xattr(&store, "d", name, Some("strip=8K servers=2"), None).unwrap();
+    mkdir(&store, "d/e").unwrap();
+    let made = |place: &str, strip_size: u64, servers: u32, existing: Existing| {
+        let (place, mut wanted) = (Place::root(place), Wanted::All);
+        let new = NewFile { strip_size, servers, ..new(&place, existing) };
+        let entry = change(&store, |change| {
+            change.create(new, |created, asked| {
+                wanted = asked;
+                datafiles(created, asked)
+            })
+        });
+        (entry.unwrap().layout.unwrap().distribution().strip_size(), wanted)
+    };
+    assert_eq!(made("d/e/inherited", 0, 0, Existing::Refuse), (8 << 10, Wanted::AtMost(2)));
+    assert_eq!(made("d/asked", 4096, 1, Existing::Refuse), (4096, Wanted::Exactly(1)));
+    assert_eq!(made("d/half", 4096, 0, Existing::Refuse), (4096, Wanted::AtMost(2)));
+    assert_eq!(made("d/asked", 0, 0, Existing::Replace), (4096, Wanted::AtMost(3)), "as what it replaces");
+    assert_eq!(made("beside", 0, 0, Existing::Refuse), (65536, Wanted::All));
+    set_xattr(&store, "d", name, None, None).unwrap();
+    assert_eq!(made("d/later", 0, 0, Existing::Refuse), (65536, Wanted::All));
+    check(&store);
 }
