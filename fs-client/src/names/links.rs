@@ -86,16 +86,31 @@ impl<S: Threading> Client<S> {
         self.ask_entry(ManagerRequest::Link { file, place: path.place(), replace }).await.map_err(during)
     }
 
-    /// Returns how new files of a directory are striped: as in the attribute
-    /// [`DefaultLayout::XATTR`].
+    /// Says how new files of a directory are striped from now on: by the attribute
+    /// [`DefaultLayout::XATTR`]. `DefaultLayout::default()` is the default of the cluster.
     ///
     /// # Errors
-    /// Those of every request.
+    /// `NotFound`, `Invalid` if it cannot be, or for anything but a directory, and those of
+    /// [`Client::set_xattr`].
+    pub async fn set_default_layout(&self, dir: &FsPath, layout: DefaultLayout) -> Result<(), Error> {
+        let value = (layout != DefaultLayout::default()).then(|| layout.to_string().into());
+        let removes = value.is_none();
+        match self.set_xattr(dir, DefaultLayout::XATTR, value, None).await {
+            // There was none, or there is no such directory.
+            Err(error) if removes && error.code() == ErrorCode::NotFound => self.lookup(dir).await.map(drop),
+            set => set,
+        }
+    }
+
+    /// Returns how new files of a directory are striped.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of every request.
     pub async fn default_layout(&self, dir: &FsPath) -> Result<DefaultLayout, Error> {
         match self.xattr(dir, DefaultLayout::XATTR).await {
             Ok(text) => DefaultLayout::parse(&text).map_err(|error| Error::new(error.code, error.detail)),
+            // There is none, or there is no such directory.
             Err(error) if error.code() == ErrorCode::NotFound => {
-                // Of the attribute, and not of the directory.
                 self.lookup(dir).await.map(|_| DefaultLayout::default())
             }
             Err(error) => Err(error),

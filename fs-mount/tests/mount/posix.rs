@@ -9,7 +9,7 @@ use std::path::Path;
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, RenameFlags, XattrFlags, fallocate, renameat_with};
 use rustix::io::Errno;
 
-use crate::support::{World, shell};
+use crate::support::{World, pvfs, shell};
 
 fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<Errno> {
     Errno::from_io_error(&result.unwrap_err())
@@ -157,6 +157,28 @@ fn extended_attributes_are_kept() {
     assert_eq!((rustix::fs::listxattr(&file, &mut value), &value[..7]), (Ok(7), &b"user.a\0"[..]));
     rustix::fs::removexattr(&file, "user.a").unwrap();
     assert_eq!(rustix::fs::removexattr(&file, "user.a"), Err(Errno::NODATA));
+}
+
+#[test]
+fn a_layout_of_a_directory_is_checked_and_taken_over() {
+    let world = World::with("hard");
+    let at = |name: &str| world.at().join(name);
+    let (name, text) = ("user.pvfs.layout", b"strip=8K servers=1");
+    let set = |path: &str, text: &[u8]| rustix::fs::setxattr(at(path), name, text, XattrFlags::empty());
+    fs::create_dir(at("d")).unwrap();
+    fs::write(at("f"), "").unwrap();
+    assert_eq!((set("d", b"servers=x"), set("f", text)), (Err(Errno::INVAL), Err(Errno::INVAL)));
+    set("d", text).unwrap();
+    fs::create_dir(at("d/e")).unwrap();
+    let mut value = [0; 64];
+    assert_eq!(rustix::fs::getxattr(at("d/e"), name, &mut value), Ok(text.len()));
+    assert_eq!(&value[..text.len()], text);
+    let bytes = vec![7; 100_000];
+    fs::write(at("d/e/f"), &bytes).unwrap();
+    assert_eq!(fs::read(at("d/e/f")).unwrap(), bytes);
+    let stat = format!("{} --manager {} stat /d/e/f", pvfs().display(), world.cluster.tcp[0]);
+    let stat = shell(Path::new("/"), &stat);
+    assert!(stat.contains("strips of 8K, 1 servers"), "{stat}");
 }
 
 #[test]

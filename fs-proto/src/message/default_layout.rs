@@ -9,7 +9,7 @@ use crate::error::{ErrorCode, FsError};
 use crate::limits::MIN_STRIP;
 
 /// How new files of a directory are striped, unless their creator says it. It is an extended
-/// attribute of the directory, so it can be set through a mount, and copied and restored with it. A
+/// attribute of the directory, so it can be set through a mount, and is in the manager's backups. A
 /// new directory takes over that of the directory above.
 ///
 /// As text: `strip=1M servers=4`, in any order, each at most once. One that is missing is the
@@ -33,12 +33,15 @@ impl DefaultLayout {
     /// # Errors
     /// `Invalid` with what is wrong.
     pub fn parse(text: &[u8]) -> Result<DefaultLayout, FsError> {
-        let invalid = |what: &str| FsError::new(ErrorCode::Invalid, format!("{what}; write strip=1M servers=4"));
-        if text.len() > DefaultLayout::LONGEST {
-            return Err(invalid("too long a layout"));
-        }
+        let invalid = |what: &str| {
+            let text = format!("{what:?} is not a layout; write strip=1M servers=4");
+            FsError::new(ErrorCode::Invalid, text)
+        };
+        let Some(text) = str::from_utf8(text).ok().filter(|text| text.len() <= DefaultLayout::LONGEST) else {
+            let what = "the value is not a text of at most 64 bytes";
+            return Err(FsError::new(ErrorCode::Invalid, what));
+        };
         steps(text.len());
-        let text = str::from_utf8(text).map_err(|_| invalid("a layout that is no text"))?;
         let mut layout = DefaultLayout::default();
         for word in text.split_ascii_whitespace() {
             let (name, value) = word.split_once('=').ok_or_else(|| invalid(word))?;
@@ -50,10 +53,8 @@ impl DefaultLayout {
                 _ => return Err(invalid(word)),
             }
         }
-        Distribution::simple_stripe(
-            if layout.strip_size == 0 { MIN_STRIP } else { layout.strip_size },
-            layout.servers.max(1),
-        )?;
+        let strip_size = if layout.strip_size == 0 { MIN_STRIP } else { layout.strip_size };
+        Distribution::simple_stripe(strip_size, layout.servers.max(1))?;
         Ok(layout)
     }
 }

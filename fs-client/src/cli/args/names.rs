@@ -26,9 +26,10 @@ Examples:
   pvfs layout /logs --servers 1
   pvfs layout /data --default                          as the cluster's default again
 
-It holds for files that are created from now on, also by mounts, unless --strip-size or --servers
-says otherwise. Directories that are created there take it over. It is the extended attribute
-user.pvfs.layout of the directory; on a mount:
+What is not given is the cluster's default, whatever it was before. It holds for files that are
+created from now on, also by mounts, unless --strip-size or --servers of put or cp says otherwise.
+Directories that are created there take it over. It is the extended attribute user.pvfs.layout of
+the directory; on a mount:
   setfattr -n user.pvfs.layout -v 'strip=1M servers=4' /mnt/data";
 
 const TOUCH: &str = "\

@@ -114,21 +114,17 @@ pub(crate) async fn layout(
     output: &mut Output,
 ) -> Result<(), Stop> {
     let wanted = DefaultLayout { strip_size: args.strip_size.unwrap_or(0).into(), servers: args.servers.unwrap_or(0) };
+    let sets = default || wanted != DefaultLayout::default();
     let mut layouts = Vec::new();
     for path in paths {
-        let set = match wanted == DefaultLayout::default() {
-            true if default => client.set_xattr(path, DefaultLayout::XATTR, None, None).await,
-            true => Ok(()),
-            false => client.set_xattr(path, DefaultLayout::XATTR, Some(wanted.to_string().into()), None).await,
+        let layout = async {
+            if sets {
+                client.set_default_layout(path, wanted).await?;
+            }
+            client.default_layout(path).await
         };
-        let set = set.or_else(|error| if default && error.code() == ErrorCode::NotFound { Ok(()) } else { Err(error) });
-        let layout = match set {
-            Ok(()) => client.default_layout(path).await,
-            Err(error) => Err(error),
-        };
-        match layout {
-            Ok(layout) => {
-                let DefaultLayout { strip_size, servers } = layout;
+        match layout.await {
+            Ok(DefaultLayout { strip_size, servers }) => {
                 let or = |is_default: bool, text: String| if is_default { "the default".into() } else { text };
                 let strip = or(strip_size == 0, size::show_exact(strip_size));
                 output.line(format!(
