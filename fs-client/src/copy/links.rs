@@ -49,7 +49,7 @@ impl<S: Threading> Copier<S> {
     /// Fetches a symbolic link. It replaces anything but a directory.
     ///
     /// # Errors
-    /// `Io` naming the local file; those of [`Client::read_link`].
+    /// `Io` naming the local file; those of [`lookup`](crate::Client::lookup).
     pub async fn get_link(&self, source: &FsPath, target: &Path) -> Result<Copied, Error> {
         let entry = self.client.lookup(source).await?;
         let other = || Error::new(ErrorCode::Invalid, format!("{source} is {}", entry.handle));
