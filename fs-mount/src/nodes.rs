@@ -6,6 +6,8 @@
 //!    kernel's, which forgets what it does not need. What is only known, and not open, is small:
 //!    there may be a million of it.
 //! 2. All that have a file open share one [`SharedFile`]. So a sync covers what any of them wrote.
+//! 3. Where the kernel keeps what is written, it closes a file after it has written all of that
+//!    back. So what it writes back is of a node that is open.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -28,18 +30,30 @@ struct Node {
     dir: u64,
     /// How often the kernel was told of it and has not forgotten it.
     lookups: u64,
-    /// While it is open: the file, and its hold, so that the manager keeps it.
-    open: Option<Box<(SharedFile, Held<AnyThread>)>>,
+    open: Option<Box<Open>>,
     /// The attributes that were read last.
     known: Attr,
     /// When its attributes were read, or it was closed.
     touched: u64,
 }
 
+/// What is known of a node while it is open.
+struct Open {
+    file: SharedFile,
+    /// So that the manager keeps it.
+    _held: Held<AnyThread>,
+    /// When its content was changed, as the kernel has set it last.
+    set_mtime_ns: Option<u64>,
+    /// Bytes were written since, or that was never set.
+    is_written: bool,
+}
+
 struct Table {
     nodes: BTreeMap<u64, Node>,
     /// Counts what sets [`Node::touched`].
     clock: u64,
+    /// When the kernel forgot a file last.
+    forgotten: u64,
 }
 
 /// The nodes.
@@ -48,7 +62,7 @@ pub(crate) struct Nodes(Mutex<Table>);
 impl Nodes {
     /// Creates the table with the root, which the kernel never forgets.
     pub(crate) fn new() -> Nodes {
-        let table = Table { nodes: BTreeMap::new(), clock: 0 };
+        let table = Table { nodes: BTreeMap::new(), clock: 0, forgotten: 0 };
         let nodes = Nodes(Mutex::new(table));
         nodes.learn(ROOT, Handle::Dir(DirHandle::ROOT), Attr::default(), false);
         nodes
@@ -72,6 +86,11 @@ impl Nodes {
     pub(crate) fn is_newer(&self, node: u64, clock: u64, is_earlier: bool) -> bool {
         let is_newer = |node: &mut Node| node.touched > clock || is_earlier && node.opens > 0;
         self.node(node, is_newer).unwrap_or(false)
+    }
+
+    /// Returns true if the kernel has forgotten a file since `clock`.
+    pub(crate) fn has_forgotten(&self, clock: u64) -> bool {
+        self.with(|table| table.forgotten > clock)
     }
 
     /// The kernel is told of an object in a directory: by a look at a name, or in a listing.
@@ -132,15 +151,51 @@ impl Nodes {
 
     /// Returns the file of a node that is open.
     pub(crate) fn file(&self, node: u64) -> Option<SharedFile> {
-        self.node(node, |node| node.open.as_ref().map(|open| open.0.clone())).ok().flatten()
+        self.node(node, |node| node.open.as_ref().map(|open| open.file.clone())).ok().flatten()
     }
 
     /// A file was opened. `file` and `held` are what was opened, unless others have it open.
     pub(crate) fn opened(&self, node: u64, file: SharedFile, held: Held<AnyThread>) -> Result<(), Errno> {
         self.node(node, |node| {
             node.opens += 1;
-            node.open.get_or_insert_with(|| Box::new((file, held)));
+            let open = || Box::new(Open { file, _held: held, set_mtime_ns: None, is_written: false });
+            node.open.get_or_insert_with(open);
         })
+    }
+
+    /// Bytes of a file that is open were written, the last one before `end`.
+    pub(crate) fn written(&self, node: u64, end: u64) {
+        self.with(|table| {
+            if let Some(node) = table.nodes.get_mut(&node) {
+                node.known.size = node.known.size.max(end);
+                node.open.iter_mut().for_each(|open| open.is_written = true);
+            }
+        });
+    }
+
+    /// The kernel has set when the content of a file was changed.
+    pub(crate) fn set_mtime(&self, node: u64, mtime_ns: u64) {
+        self.with(|table| {
+            if let Some(node) = table.nodes.get_mut(&node) {
+                node.known.mtime_ns = mtime_ns;
+                let open = node.open.iter_mut();
+                open.for_each(|open| (open.set_mtime_ns, open.is_written) = (Some(mtime_ns), false));
+            }
+        });
+    }
+
+    /// Returns true if the content of a node was changed at this time, as far as the servers know.
+    pub(crate) fn has_mtime(&self, node: u64, mtime_ns: u64) -> bool {
+        let has =
+            |node: &mut Node| node.known.mtime_ns == mtime_ns && node.open.as_ref().is_none_or(|open| !open.is_written);
+        self.node(node, has).unwrap_or(false)
+    }
+
+    /// Returns when the content of a node was changed, if bytes were written after the kernel has
+    /// set that.
+    pub(crate) fn late_mtime(&self, node: u64) -> Option<u64> {
+        let late = |node: &mut Node| node.open.as_ref().filter(|open| open.is_written)?.set_mtime_ns;
+        self.node(node, late).ok().flatten()
     }
 
     /// A file was closed.
@@ -167,7 +222,9 @@ impl Table {
     /// Removes a node that nobody knows any more.
     fn sweep(&mut self, node: u64) {
         if self.nodes.get(&node).is_some_and(|node| node.lookups == 0 && node.opens == 0) {
-            self.nodes.remove(&node);
+            if self.nodes.remove(&node).is_some_and(|node| node.kind == Kind::File) {
+                self.forgotten = self.tick();
+            }
         }
     }
 }
@@ -205,9 +262,12 @@ mod tests {
         }
         assert!(nodes.was_listed(6) && !nodes.was_listed(6));
         nodes.forget(6, 1);
+        let clock = nodes.clock();
+        assert!(!nodes.has_forgotten(clock));
         assert_eq!(nodes.path(6), Ok(FsPath::of(FileHandle(6))));
         nodes.forget(6, 1);
         assert_eq!(nodes.path(6), Err(Errno::STALE));
+        assert!(nodes.has_forgotten(clock) && !nodes.has_forgotten(nodes.clock()));
         nodes.forget(ROOT, 10);
         assert_eq!(nodes.path(ROOT), Ok(FsPath::root()));
         nodes.with(|table| assert_eq!(table.nodes.len(), 1));

@@ -21,8 +21,9 @@ use fs_client::{Client, ClientOptions, Endpoints, ServerName, SharedClient, Tran
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
-use crate::fuse::{self, Device, Mounted};
+use crate::fuse::{self, Coherence, Device, Mounted};
 use crate::options::{Cli, Mount};
 use crate::served::{Served, Settings};
 use crate::{session, through};
@@ -180,18 +181,24 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
         let fd = Device::open().map_err(|error| io::Error::other(format!("/dev/fuse: {error}")))?;
         let source = mount.manager.to_string();
         let mounted = fuse::mount(&fd, &source, &mount.dir, mount.flags, &mount.kernel)?;
-        let settings = Settings { is_hard: mount.is_hard, keeps_nothing: mount.keeps_nothing };
+        let settings = Settings { is_hard: mount.is_hard, coherence: mount.coherence };
         let (holding, keeping) = (client.clone(), client.clone());
         let served = Arc::new(Served::new(client, settings));
         tokio::spawn(async move { keeping.keep_held().await });
-        let mut serving = tokio::spawn(session::serve(Device::new(fd)?, served));
+        let (begun, has_begun) = oneshot::channel();
+        let mut serving = tokio::spawn(session::serve(Device::new(fd)?, served, begun));
+        // If it has ended before that, it tells why.
+        if let Ok(Err(error)) = has_begun.await {
+            fuse::unmount(&mounted.at, true)?;
+            return Err(error);
+        }
         read_ahead(&mounted);
         if is_daemon {
             leave_parent(mount.log.as_deref())?;
         }
         let result = tokio::select! {
             ended = &mut serving => ended.map_err(io::Error::other)?,
-            () = ended => end(&mounted, serving).await,
+            () = ended => end(&mounted, serving, mount.coherence).await,
         };
         // So that what was removed and is closed goes now.
         tokio::select! {
@@ -206,17 +213,28 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
 }
 
 /// Unmounts after a signal. While files are open, it goes on to serve these, until a second signal.
-async fn end(mounted: &Mounted, mut serving: tokio::task::JoinHandle<io::Result<()>>) -> io::Result<()> {
+async fn end(
+    mounted: &Mounted,
+    mut serving: tokio::task::JoinHandle<io::Result<()>>,
+    coherence: Coherence,
+) -> io::Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let at = mounted.at.clone();
     // What was written to a mapping is written to the servers before it ends, and they are asked
     // by this process.
-    let unmounting = tokio::task::spawn_blocking(move || match fuse::unmount(&at, false) {
-        Err(Errno::BUSY) => {
-            complain(format!("{} is in use, and is served until it is not; a second signal ends that", at.display()));
-            fuse::unmount(&at, true)
+    let unmounting = tokio::task::spawn_blocking(move || {
+        let kept = if coherence == Coherence::Exclusive { fuse::write_back(&at) } else { Ok(()) };
+        if let Err(error) = kept {
+            complain(format!("not all that was written is at the servers: {error}"));
         }
-        other => other,
+        match fuse::unmount(&at, false) {
+            Err(Errno::BUSY) => {
+                let at_text = at.display();
+                complain(format!("{at_text} is in use, and is served until it is not; a second signal ends that"));
+                fuse::unmount(&at, true)
+            }
+            other => other,
+        }
     });
     let ended = async {
         match unmounting.await.map_err(io::Error::other)? {
@@ -227,8 +245,8 @@ async fn end(mounted: &Mounted, mut serving: tokio::task::JoinHandle<io::Result<
     };
     tokio::select! {
         ended = ended => ended,
-        _ = term.recv() => fuse::unmount(&mounted.at, true).or(Ok(())),
-        _ = int.recv() => fuse::unmount(&mounted.at, true).or(Ok(())),
+        _ = term.recv() => fuse::abort(&mounted.at).or(Ok(())),
+        _ = int.recv() => fuse::abort(&mounted.at).or(Ok(())),
     }
 }
 
