@@ -42,10 +42,19 @@ struct Open {
     file: SharedFile,
     /// So that the manager keeps it.
     _held: Held<AnyThread>,
-    /// When its content was changed, as the kernel has set it last.
-    set_mtime_ns: Option<u64>,
-    /// Bytes were written since, or that was never set.
-    is_written: bool,
+    writes: Writes,
+}
+
+/// The writes of a file that is open, and the time that the kernel sets for them. Such a time
+/// counts for a write that had ended before. The servers take a time of their own for others.
+#[derive(Default)]
+struct Writes {
+    begun: u64,
+    ended: u64,
+    /// The time that the kernel has set last.
+    mtime_ns: Option<u64>,
+    /// It counts for so many writes.
+    timed: u64,
 }
 
 struct Table {
@@ -158,43 +167,57 @@ impl Nodes {
     pub(crate) fn opened(&self, node: u64, file: SharedFile, held: Held<AnyThread>) -> Result<(), Errno> {
         self.node(node, |node| {
             node.opens += 1;
-            let open = || Box::new(Open { file, _held: held, set_mtime_ns: None, is_written: false });
-            node.open.get_or_insert_with(open);
+            node.open.get_or_insert_with(|| Box::new(Open { file, _held: held, writes: Writes::default() }));
         })
     }
 
-    /// Bytes of a file that is open were written, the last one before `end`.
-    pub(crate) fn written(&self, node: u64, end: u64) {
+    fn writes(&self, node: u64, f: impl FnOnce(&mut Writes)) {
         self.with(|table| {
-            if let Some(node) = table.nodes.get_mut(&node) {
-                node.known.size = node.known.size.max(end);
-                node.open.iter_mut().for_each(|open| open.is_written = true);
-            }
+            let open = table.nodes.get_mut(&node).and_then(|node| node.open.as_mut());
+            open.map(|open| f(&mut open.writes));
         });
     }
 
-    /// The kernel has set when the content of a file was changed.
-    pub(crate) fn set_mtime(&self, node: u64, mtime_ns: u64) {
-        self.with(|table| {
-            if let Some(node) = table.nodes.get_mut(&node) {
-                node.known.mtime_ns = mtime_ns;
-                let open = node.open.iter_mut();
-                open.for_each(|open| (open.set_mtime_ns, open.is_written) = (Some(mtime_ns), false));
-            }
+    /// A write of a file that is open begins. One that is given up may still reach the servers.
+    pub(crate) fn begin_write(&self, node: u64) {
+        self.writes(node, |writes| writes.begun += 1);
+    }
+
+    /// A write has ended. Its last byte is before `end`.
+    pub(crate) fn written(&self, node: u64, end: u64) {
+        self.writes(node, |writes| writes.ended += 1);
+        let _ = self.node(node, |node| node.known.size = node.known.size.max(end));
+    }
+
+    /// Returns how many writes there were, if all have ended.
+    pub(crate) fn written_before(&self, node: u64) -> Option<u64> {
+        let count = |node: &mut Node| match &node.open {
+            Some(open) => Some(open.writes.begun).filter(|begun| *begun == open.writes.ended),
+            None => Some(0),
+        };
+        self.node(node, count).ok().flatten()
+    }
+
+    /// The kernel has set when the content of a file was changed. There were so many writes before.
+    pub(crate) fn set_mtime(&self, node: u64, mtime_ns: u64, before: Option<u64>) {
+        self.writes(node, |writes| {
+            writes.mtime_ns = Some(mtime_ns);
+            writes.timed = before.unwrap_or(writes.timed);
         });
+        let _ = self.node(node, |node| node.known.mtime_ns = mtime_ns);
     }
 
     /// Returns true if the content of a node was changed at this time, as far as the servers know.
     pub(crate) fn has_mtime(&self, node: u64, mtime_ns: u64) -> bool {
-        let has =
-            |node: &mut Node| node.known.mtime_ns == mtime_ns && node.open.as_ref().is_none_or(|open| !open.is_written);
+        let has = |node: &mut Node| {
+            node.known.mtime_ns == mtime_ns && node.open.as_ref().is_none_or(|open| !open.writes.is_late())
+        };
         self.node(node, has).unwrap_or(false)
     }
 
-    /// Returns when the content of a node was changed, if bytes were written after the kernel has
-    /// set that.
+    /// Returns when the content of a node was changed, if the kernel has set that too early.
     pub(crate) fn late_mtime(&self, node: u64) -> Option<u64> {
-        let late = |node: &mut Node| node.open.as_ref().filter(|open| open.is_written)?.set_mtime_ns;
+        let late = |node: &mut Node| node.open.as_ref().filter(|open| open.writes.is_late())?.writes.mtime_ns;
         self.node(node, late).ok().flatten()
     }
 
@@ -210,6 +233,13 @@ impl Nodes {
         });
         // Without the lock: their ends take others.
         drop(ended);
+    }
+}
+
+impl Writes {
+    /// Returns true if a write may have come to the servers after its time.
+    fn is_late(&self) -> bool {
+        self.begun > self.timed
     }
 }
 

@@ -111,6 +111,7 @@ impl Served {
         if self.is_exclusive() && changed & !TIME_BY_KERNEL == flags::SET_MTIME {
             return self.set_mtime(node, time_ns(mtime, mtime_part)).await;
         }
+        let before = self.nodes.written_before(node);
         if has(flags::SET_SIZE) {
             let file = self.file_of(node).await?;
             self.ask(|| file.set_len(size)).await?;
@@ -126,7 +127,7 @@ impl Served {
             set.mode = self.mode_without_set_id(node).await?;
         }
         self.set(node, set).await?;
-        set.mtime_ns.into_iter().for_each(|mtime_ns| self.nodes.set_mtime(node, mtime_ns));
+        set.mtime_ns.into_iter().for_each(|mtime_ns| self.nodes.set_mtime(node, mtime_ns, before));
         self.attributes(node).await
     }
 
@@ -138,13 +139,13 @@ impl Served {
         if self.nodes.has_mtime(node, mtime_ns) {
             return Ok(self.told(&known));
         }
-        let path = self.nodes.path(node)?;
+        let (path, before) = (self.nodes.path(node)?, self.nodes.written_before(node));
         let set = SetAttr { mtime_ns: Some(mtime_ns), ..SetAttr::default() };
         let entry = self.ask(|| self.client.setattr(&path, set)).await?;
         // The size is the one that the kernel has, and is not looked at.
         let attr = Attr { size: self.nodes.known(node)?.size, ..attr_of(entry.handle, &entry.attr) };
         self.nodes.note(node, attr);
-        self.nodes.set_mtime(node, mtime_ns);
+        self.nodes.set_mtime(node, mtime_ns, before);
         Ok(self.told(&attr))
     }
 

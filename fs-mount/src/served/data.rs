@@ -123,6 +123,7 @@ impl Served {
         (how, opened): (u32, u32),
     ) -> Result<(), Errno> {
         let file = self.file_of(node).await?;
+        self.nodes.begin_write(node);
         if how & flags::WRITE_KILL_SUIDGID != 0 {
             self.drop_set_id(node).await?;
         }
