@@ -171,10 +171,12 @@ impl Nodes {
         })
     }
 
+    /// Changes the record of the writes of a node, if it is open.
     fn writes(&self, node: u64, f: impl FnOnce(&mut Writes)) {
         self.with(|table| {
-            let open = table.nodes.get_mut(&node).and_then(|node| node.open.as_mut());
-            open.map(|open| f(&mut open.writes));
+            if let Some(open) = table.nodes.get_mut(&node).and_then(|node| node.open.as_mut()) {
+                f(&mut open.writes);
+            }
         });
     }
 
@@ -191,19 +193,13 @@ impl Nodes {
 
     /// Returns how many writes there were, if all have ended.
     pub(crate) fn written_before(&self, node: u64) -> Option<u64> {
-        let count = |node: &mut Node| match &node.open {
-            Some(open) => Some(open.writes.begun).filter(|begun| *begun == open.writes.ended),
-            None => Some(0),
-        };
+        let count = |node: &mut Node| node.open.as_ref().map_or(Some(0), |open| open.writes.before());
         self.node(node, count).ok().flatten()
     }
 
     /// The kernel has set when the content of a file was changed. There were so many writes before.
     pub(crate) fn set_mtime(&self, node: u64, mtime_ns: u64, before: Option<u64>) {
-        self.writes(node, |writes| {
-            writes.mtime_ns = Some(mtime_ns);
-            writes.timed = before.unwrap_or(writes.timed);
-        });
+        self.writes(node, |writes| writes.set_mtime(mtime_ns, before));
         let _ = self.node(node, |node| node.known.mtime_ns = mtime_ns);
     }
 
@@ -237,6 +233,16 @@ impl Nodes {
 }
 
 impl Writes {
+    /// Returns how many there were, if all have ended.
+    fn before(&self) -> Option<u64> {
+        Some(self.begun).filter(|begun| *begun == self.ended)
+    }
+
+    fn set_mtime(&mut self, mtime_ns: u64, before: Option<u64>) {
+        self.mtime_ns = Some(mtime_ns);
+        self.timed = before.unwrap_or(self.timed);
+    }
+
     /// Returns true if a write may have come to the servers after its time.
     fn is_late(&self) -> bool {
         self.begun > self.timed
@@ -251,10 +257,10 @@ impl Table {
 
     /// Removes a node that nobody knows any more.
     fn sweep(&mut self, node: u64) {
-        if self.nodes.get(&node).is_some_and(|node| node.lookups == 0 && node.opens == 0) {
-            if self.nodes.remove(&node).is_some_and(|node| node.kind == Kind::File) {
-                self.forgotten = self.tick();
-            }
+        let is_unknown = self.nodes.get(&node).is_some_and(|node| node.lookups == 0 && node.opens == 0);
+        let gone = if is_unknown { self.nodes.remove(&node) } else { None };
+        if gone.is_some_and(|node| node.kind == Kind::File) {
+            self.forgotten = self.tick();
         }
     }
 }
@@ -282,6 +288,27 @@ mod tests {
         nodes.closed(6);
         assert_eq!(is_newer(before), [true, true]);
         assert!(!nodes.is_newer(7, 0, true), "the kernel does not know it");
+    }
+
+    /// The write came to its server after the time had come to the manager, and its answer before
+    /// the manager's. The file kept the time at which the bytes came.
+    #[test]
+    fn a_time_that_was_set_beside_a_write_is_late() {
+        let mut writes = Writes::default();
+        assert!(!writes.is_late());
+        writes.begun += 1;
+        let before = writes.before();
+        writes.ended += 1;
+        writes.set_mtime(7, before);
+        assert!(writes.is_late() && writes.mtime_ns == Some(7));
+        let before = writes.before();
+        writes.set_mtime(7, before);
+        assert!(!writes.is_late());
+        // One that begins meanwhile.
+        let before = writes.before();
+        writes.begun += 1;
+        writes.set_mtime(8, before);
+        assert!(writes.is_late());
     }
 
     #[test]

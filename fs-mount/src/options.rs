@@ -58,7 +58,7 @@ pub(crate) struct Cli {
     pub(crate) manager: Option<String>,
 
     /// The directory on which it is mounted
-    #[arg(required_unless_present = "unmount")]
+    #[arg(required_unless_present_any = ["unmount", "write_back"])]
     pub(crate) dir: Option<PathBuf>,
 
     /// Options as mount(8) passes them: a,b=c
@@ -76,6 +76,10 @@ pub(crate) struct Cli {
     /// Unmount the directory
     #[arg(long, conflicts_with = "dir")]
     pub(crate) unmount: bool,
+
+    /// Have the kernel write back what it has kept of the mount ADDR
+    #[arg(long, hide = true, conflicts_with_all = ["dir", "unmount"])]
+    pub(crate) write_back: bool,
 
     /// Of mount(8): ignore options that are not known
     #[arg(short = 's', hide = true)]

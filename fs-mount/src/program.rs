@@ -57,6 +57,10 @@ pub(crate) fn main() -> ExitCode {
     if cli.unmount {
         return done(unmount(first));
     }
+    if cli.write_back {
+        let text = |error| io::Error::other(format!("not all that was written is at the servers: {error}"));
+        return done(fuse::write_back(first).map_err(text));
+    }
     if let (true, Some(dir)) = (cli.through, &cli.dir) {
         return done(serve_through(first, dir));
     }
@@ -198,7 +202,14 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
         }
         let result = tokio::select! {
             ended = &mut serving => ended.map_err(io::Error::other)?,
-            () = ended => end(&mounted, serving, mount.coherence).await,
+            () = ended => {
+                let written_back = async {
+                    if mount.coherence == Coherence::Exclusive {
+                        write_back(&mounted.at, holding.endpoint().sleep(mount.timeout)).await;
+                    }
+                };
+                end(&mounted, serving, written_back).await
+            }
         };
         // So that what was removed and is closed goes now.
         tokio::select! {
@@ -212,32 +223,27 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
     result
 }
 
-/// Unmounts after a signal. While files are open, it goes on to serve these, until a second signal.
+/// Unmounts after a signal, when what is kept is written back. While files are open, it goes on to
+/// serve these, until a second signal.
 async fn end(
     mounted: &Mounted,
     mut serving: tokio::task::JoinHandle<io::Result<()>>,
-    coherence: Coherence,
+    written_back: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let at = mounted.at.clone();
     // What was written to a mapping is written to the servers before it ends, and they are asked
     // by this process.
-    let unmounting = tokio::task::spawn_blocking(move || {
-        let kept = if coherence == Coherence::Exclusive { fuse::write_back(&at) } else { Ok(()) };
-        if let Err(error) = kept {
-            complain(format!("not all that was written is at the servers: {error}"));
+    let unmount = move || match fuse::unmount(&at, false) {
+        Err(Errno::BUSY) => {
+            complain(format!("{} is in use, and is served until it is not; a second signal ends that", at.display()));
+            fuse::unmount(&at, true)
         }
-        match fuse::unmount(&at, false) {
-            Err(Errno::BUSY) => {
-                let at_text = at.display();
-                complain(format!("{at_text} is in use, and is served until it is not; a second signal ends that"));
-                fuse::unmount(&at, true)
-            }
-            other => other,
-        }
-    });
+        other => other,
+    };
     let ended = async {
-        match unmounting.await.map_err(io::Error::other)? {
+        written_back.await;
+        match tokio::task::spawn_blocking(unmount).await.map_err(io::Error::other)? {
             // Another has unmounted it.
             Ok(()) | Err(Errno::INVAL) => (&mut serving).await.map_err(io::Error::other)?,
             Err(error) => Err(error.into()),
@@ -245,8 +251,29 @@ async fn end(
     };
     tokio::select! {
         ended = ended => ended,
-        _ = term.recv() => fuse::abort(&mounted.at).or(Ok(())),
-        _ = int.recv() => fuse::abort(&mounted.at).or(Ok(())),
+        _ = term.recv() => fuse::unmount(&mounted.at, true).or(Ok(())),
+        _ = int.recv() => fuse::unmount(&mounted.at, true).or(Ok(())),
+    }
+}
+
+/// Has the kernel write back what it has kept of files that are open. Waits for that no longer than
+/// `limit`: they are served until they are closed.
+///
+/// Another process does it. A thread of this one would wait in the kernel for an answer of this
+/// one, and would keep the device open if this one is killed: both would be there for ever.
+async fn write_back(at: &Path, limit: impl Future<Output = ()>) {
+    let at = at.to_owned();
+    let written = tokio::task::spawn_blocking(move || {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("--write-back").arg(at).stdin(Stdio::null()).stdout(Stdio::null()).status()
+    });
+    tokio::select! {
+        written = written => match written.map_err(io::Error::other).flatten() {
+            // Else it has told why.
+            Ok(_) => {}
+            Err(error) => complain(format!("what is kept is written later: {error}")),
+        },
+        () = limit => complain("not all that is kept was written in time; the rest is written later"),
     }
 }
 

@@ -132,13 +132,6 @@ pub(crate) fn unmount(dir: &Path, detach: bool) -> Result<(), Errno> {
     rustix::mount::unmount(dir.as_os_str().as_bytes(), flags | UnmountFlags::NOFOLLOW)
 }
 
-/// Unmounts what is at `dir`, and fails what waits for an answer. A thread of this process that
-/// waits for one in the kernel would keep the device open otherwise, and wait for ever.
-pub(crate) fn abort(dir: &Path) -> Result<(), Errno> {
-    let flags = UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-    rustix::mount::unmount(dir.as_os_str().as_bytes(), flags)
-}
-
 /// Has the kernel write back what it has kept of all files of the mount at `dir`. Some versions
 /// wait until that is done, others only begin it.
 pub(crate) fn write_back(dir: &Path) -> Result<(), Errno> {

@@ -101,6 +101,9 @@ impl Served {
         if len as usize != read {
             return Err(Errno::INVAL);
         }
+        if self.is_exclusive() {
+            self.nodes.begin_write(node);
+        }
         let written = self.write_at(node, offset, (memory, read), (how, opened)).await;
         match written {
             Ok(()) if self.is_exclusive() => self.nodes.written(node, offset.saturating_add(len.into())),
@@ -123,7 +126,6 @@ impl Served {
         (how, opened): (u32, u32),
     ) -> Result<(), Errno> {
         let file = self.file_of(node).await?;
-        self.nodes.begin_write(node);
         if how & flags::WRITE_KILL_SUIDGID != 0 {
             self.drop_set_id(node).await?;
         }
