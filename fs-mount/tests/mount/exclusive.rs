@@ -340,6 +340,26 @@ fn a_second_signal_ends_a_mount_whose_servers_do_not_answer() {
     world.signal_iods(Signal::CONT);
 }
 
+/// A thread of the mount waited in the kernel for an answer of the mount, and kept the device open
+/// after the mount was killed. Neither that nor the programs on it ended.
+#[test]
+fn a_mount_that_is_killed_while_it_writes_back_is_gone_and_a_sync_tells_it() {
+    let mut world = World::with("hard,timeo=10m,coherence=exclusive");
+    // The kernel asks for the attributes of the directory again before it is opened.
+    let file = open(&world.at().join("f"));
+    file.write_all_at(&[1; 300_000], 0).unwrap();
+    (0..=2).for_each(|server| world.cluster.signal(server, Signal::STOP));
+    let mount = &mut world.mounts[0].process;
+    mount.signal(Signal::TERM);
+    let children = format!("/proc/{}/task", mount.id());
+    let has_child = |task: fs::DirEntry| fs::read(task.path().join("children")).is_ok_and(|ids| !ids.is_empty());
+    wait("it writes back", || fs::read_dir(&children).unwrap().flatten().any(has_child));
+    mount.kill().unwrap();
+    mount.wait().unwrap();
+    assert!(rustix::fs::fsync(&file).is_err());
+    (0..=2).for_each(|server| world.cluster.signal(server, Signal::CONT));
+}
+
 #[test]
 fn another_mount_sees_all_after_it_was_unmounted() {
     let mut world = World::with(EXCLUSIVE);
