@@ -214,14 +214,41 @@ impl Drop for SmallDisk {
     }
 }
 
-#[test]
-fn a_full_server_ends_writes_with_an_error_until_there_is_room_and_disturbs_no_other_file() {
+/// Puts the second I/O server on a small disk.
+fn with_a_small_disk() -> (SmallDisk, World) {
     let mut world = World::unmounted();
     world.cluster.kill(2);
     let disk = "mv iod1 old; mkdir iod1; mount -t tmpfs -o size=4m none iod1; cp -a old/. iod1";
     shell(world.beside(), disk);
-    let _disk = SmallDisk(world.beside().join("iod1"));
+    let disk = SmallDisk(world.beside().join("iod1"));
     world.start_server(2);
+    (disk, world)
+}
+
+#[test]
+fn an_exclusive_mount_tells_of_a_full_server_at_sync_and_close() {
+    let (_disk, mut world) = with_a_small_disk();
+    let at = world.mount("hard,coherence=exclusive");
+    let mut full = File::create(at.join("full")).unwrap();
+    // More than a server has room for, and less than the kernel keeps.
+    full.write_all(&vec![1; 12 << 20]).unwrap();
+    assert_eq!(rustix::fs::fsync(&full), Err(Errno::NOSPC));
+    let closed = try_shell(&at, "dd if=/dev/zero of=closed bs=1M count=12 status=none");
+    let text = String::from_utf8_lossy(&closed.stderr);
+    assert!(!closed.status.success() && text.contains("No space left"), "{text}");
+    drop(full);
+    fs::remove_file(at.join("full")).unwrap();
+    fs::remove_file(at.join("closed")).unwrap();
+    wait("there is room", || {
+        let mut file = File::create(at.join("after")).unwrap();
+        file.write_all(&[1; 1 << 20]).unwrap();
+        rustix::fs::fsync(&file).is_ok()
+    });
+}
+
+#[test]
+fn a_full_server_ends_writes_with_an_error_until_there_is_room_and_disturbs_no_other_file() {
+    let (_disk, mut world) = with_a_small_disk();
     let at = world.mount("hard");
     let (before, bytes) = (at.join("before"), vec![1; 1 << 20]);
     fs::write(&before, &bytes).unwrap();

@@ -6,7 +6,7 @@ use std::io::{Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::io::Errno;
@@ -293,17 +293,26 @@ fn a_sync_fails_if_a_server_was_restarted_since_the_kernel_wrote_back() {
     rustix::fs::fsync(&file).unwrap();
 }
 
+/// Returns a process that has written to the file `f`, and waits at its close for stopped servers.
+/// It ends when they answer, or the mount has ended: nothing waits for it if the test fails.
+///
+/// The tests' process must have no such file: what another test starts would wait in `exec`.
+fn closing(world: &World) -> Child {
+    let mut command = Command::new("dd");
+    command.args(["if=/dev/zero", "of=f", "bs=64k", "count=4", "conv=notrunc", "status=none"]);
+    let writer = command.current_dir(world.at()).spawn().unwrap();
+    let stack = format!("/proc/{}/stack", writer.id());
+    wait("it closes the file", || fs::read_to_string(&stack).is_ok_and(|stack| stack.contains("fuse_flush")));
+    writer
+}
+
 #[test]
 fn a_hard_mount_waits_at_close_and_loses_nothing() {
     let mut world = World::with("hard,timeo=1s,coherence=exclusive");
     fs::write(world.at().join("f"), "").unwrap();
     world.signal_iods(Signal::STOP);
-    let mut command = Command::new("dd");
-    command.args(["if=/dev/zero", "of=f", "bs=64k", "count=4", "conv=notrunc"]).current_dir(world.at());
-    let mut writer = Process::start(&mut command).unwrap();
-    let stack = format!("/proc/{}/stack", writer.id());
-    wait("it closes the file", || fs::read_to_string(&stack).is_ok_and(|stack| stack.contains("fuse_flush")));
-    assert!(!writer.has_ended());
+    let mut writer = closing(&world);
+    assert!(writer.try_wait().unwrap().is_none());
     world.signal_iods(Signal::CONT);
     assert!(writer.wait().unwrap().success());
     assert!(fs::read(again(&mut world).join("f")).unwrap() == [0; 4 << 16]);
@@ -327,16 +336,18 @@ fn a_signal_unmounts_and_what_is_kept_of_open_files_reaches_the_servers() {
 }
 
 #[test]
-fn a_second_signal_ends_a_mount_whose_servers_do_not_answer() {
+fn a_second_signal_ends_a_mount_whose_servers_do_not_answer_and_releases_who_waits() {
     let world = World::with(EXCLUSIVE);
-    let file = open(&world.at().join("f"));
-    file.write_all_at(&[1; 300_000], 0).unwrap();
+    fs::write(world.at().join("f"), "").unwrap();
     world.signal_iods(Signal::STOP);
+    let mut writer = closing(&world);
+    // It cannot be killed.
+    writer.kill().unwrap();
     wait("it ends", || {
         world.mounts[0].process.signal(Signal::TERM);
         world.mounts[0].process.has_ended()
     });
-    assert!(rustix::fs::fsync(&file).is_err());
+    writer.wait().unwrap();
     world.signal_iods(Signal::CONT);
 }
 
@@ -344,9 +355,11 @@ fn a_second_signal_ends_a_mount_whose_servers_do_not_answer() {
 /// after the mount was killed. Neither that nor the programs on it ended.
 #[test]
 fn a_mount_that_is_killed_while_it_writes_back_is_gone_and_a_sync_tells_it() {
+    // Closed after the mount has ended, also if the test fails.
+    let file;
     let mut world = World::with("hard,timeo=10m,coherence=exclusive");
     // The kernel asks for the attributes of the directory again before it is opened.
-    let file = open(&world.at().join("f"));
+    file = open(&world.at().join("f"));
     file.write_all_at(&[1; 300_000], 0).unwrap();
     (0..=2).for_each(|server| world.cluster.signal(server, Signal::STOP));
     let mount = &mut world.mounts[0].process;
