@@ -32,7 +32,7 @@ use serde_json::Value;
 use super::job::{Job, Order, Part, Ready};
 
 /// The version of the protocol.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 /// Length of the longest line before the other side is known, in bytes.
 pub(super) const HELLO_LINE: u64 = 4 << 10;
 /// Length of the longest line of the leader: a job.
