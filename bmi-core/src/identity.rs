@@ -6,6 +6,7 @@
 //! program's [`PeerPolicy`], before any message is received or sent.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::addr::Addr;
@@ -87,10 +88,10 @@ type Decide = dyn Fn(&Newcomer<'_>) -> Result<(), String> + Send + Sync;
 /// Whom an endpoint lets in: a function of who is there. The default lets in everybody whom the
 /// backend lets in.
 ///
-/// The function is called once for each connection, on the thread that drives the endpoint. It must
-/// not wait. If it returns a text, the connection ends with [`Denied`](crate::ErrorKind::Denied) on
-/// this side and, with the text, at a peer that has connected here. A peer that this side connects
-/// to sees its connection end.
+/// The function is called once for each connection, on the thread that drives the endpoint, which
+/// is locked meanwhile: it must not wait, and not use the endpoint. If it returns a text, the
+/// connection ends with [`Denied`](crate::ErrorKind::Denied) on this side and, with the text, at a
+/// peer that has connected here. A peer that this side connects to sees its connection end.
 ///
 /// ```
 /// use bmi_core::{Config, PeerIdentity};
@@ -110,8 +111,11 @@ impl PeerPolicy {
         PeerPolicy(Some(Arc::new(decide)))
     }
 
+    /// Who makes the function panic is not let in. The endpoint goes on.
     pub(crate) fn decide(&self, newcomer: &Newcomer<'_>) -> Result<(), String> {
-        self.0.as_ref().map_or(Ok(()), |decide| decide(newcomer))
+        let Some(decide) = &self.0 else { return Ok(()) };
+        let decided = catch_unwind(AssertUnwindSafe(|| decide(newcomer)));
+        decided.unwrap_or_else(|_| Err("the policy of this side panicked".to_owned()))
     }
 }
 
@@ -142,6 +146,19 @@ mod tests {
         let identity = PeerIdentity::named(["user:eve\nWARN nothing happened", "host b"]);
         assert_eq!(identity.to_string(), "user:eve\\nWARN nothing happened, host b");
         assert!(identity.is_named("host b") && !identity.is_named("host") && !PeerIdentity::Nobody.is_named(""));
+    }
+
+    #[test]
+    fn who_makes_a_policy_panic_is_not_let_in() {
+        let policy = PeerPolicy::new(|newcomer| match newcomer.identity {
+            PeerIdentity::Names(names) if names[1] == "a" => Ok(()),
+            _ => Err("not a".to_owned()),
+        });
+        let (addr, of) = (Addr::tcp("h", 1), PeerIdentity::named::<&str>);
+        let decide = |identity| policy.decide(&Newcomer::new(&identity, &addr, false));
+        assert_eq!([decide(of(vec!["", "a"])), decide(of(vec!["a", ""]))], [Ok(()), Err("not a".to_owned())]);
+        assert!(decide(of(vec!["a"])).unwrap_err().contains("panicked"));
+        assert_eq!(PeerPolicy::default().decide(&Newcomer::new(&PeerIdentity::Nobody, &addr, true)), Ok(()));
     }
 
     #[test]
