@@ -6,6 +6,8 @@
 //!    kernel's, which forgets what it does not need. What is only known, and not open, is small:
 //!    there may be a million of it.
 //! 2. All that have a file open share one [`SharedFile`]. So a sync covers what any of them wrote.
+//! 3. Where the kernel keeps what is written, it closes a file after it has written all of that
+//!    back. So what it writes back is of a node that is open.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -28,18 +30,39 @@ struct Node {
     dir: u64,
     /// How often the kernel was told of it and has not forgotten it.
     lookups: u64,
-    /// While it is open: the file, and its hold, so that the manager keeps it.
-    open: Option<Box<(SharedFile, Held<AnyThread>)>>,
+    open: Option<Box<Open>>,
     /// The attributes that were read last.
     known: Attr,
     /// When its attributes were read, or it was closed.
     touched: u64,
 }
 
+/// What is known of a node while it is open.
+struct Open {
+    file: SharedFile,
+    /// So that the manager keeps it.
+    _held: Held<AnyThread>,
+    writes: Writes,
+}
+
+/// The writes of a file that is open, and the time that the kernel sets for them. Such a time
+/// counts for a write that had ended before. The servers take a time of their own for others.
+#[derive(Default)]
+struct Writes {
+    begun: u64,
+    ended: u64,
+    /// The time that the kernel has set last.
+    mtime_ns: Option<u64>,
+    /// It counts for so many writes.
+    timed: u64,
+}
+
 struct Table {
     nodes: BTreeMap<u64, Node>,
     /// Counts what sets [`Node::touched`].
     clock: u64,
+    /// When the kernel forgot a file last.
+    forgotten: u64,
 }
 
 /// The nodes.
@@ -48,7 +71,7 @@ pub(crate) struct Nodes(Mutex<Table>);
 impl Nodes {
     /// Creates the table with the root, which the kernel never forgets.
     pub(crate) fn new() -> Nodes {
-        let table = Table { nodes: BTreeMap::new(), clock: 0 };
+        let table = Table { nodes: BTreeMap::new(), clock: 0, forgotten: 0 };
         let nodes = Nodes(Mutex::new(table));
         nodes.learn(ROOT, Handle::Dir(DirHandle::ROOT), Attr::default(), false);
         nodes
@@ -72,6 +95,11 @@ impl Nodes {
     pub(crate) fn is_newer(&self, node: u64, clock: u64, is_earlier: bool) -> bool {
         let is_newer = |node: &mut Node| node.touched > clock || is_earlier && node.opens > 0;
         self.node(node, is_newer).unwrap_or(false)
+    }
+
+    /// Returns true if the kernel has forgotten a file since `clock`.
+    pub(crate) fn has_forgotten(&self, clock: u64) -> bool {
+        self.with(|table| table.forgotten > clock)
     }
 
     /// The kernel is told of an object in a directory: by a look at a name, or in a listing.
@@ -132,15 +160,61 @@ impl Nodes {
 
     /// Returns the file of a node that is open.
     pub(crate) fn file(&self, node: u64) -> Option<SharedFile> {
-        self.node(node, |node| node.open.as_ref().map(|open| open.0.clone())).ok().flatten()
+        self.node(node, |node| node.open.as_ref().map(|open| open.file.clone())).ok().flatten()
     }
 
     /// A file was opened. `file` and `held` are what was opened, unless others have it open.
     pub(crate) fn opened(&self, node: u64, file: SharedFile, held: Held<AnyThread>) -> Result<(), Errno> {
         self.node(node, |node| {
             node.opens += 1;
-            node.open.get_or_insert_with(|| Box::new((file, held)));
+            node.open.get_or_insert_with(|| Box::new(Open { file, _held: held, writes: Writes::default() }));
         })
+    }
+
+    /// Changes the record of the writes of a node, if it is open.
+    fn writes(&self, node: u64, f: impl FnOnce(&mut Writes)) {
+        self.with(|table| {
+            if let Some(open) = table.nodes.get_mut(&node).and_then(|node| node.open.as_mut()) {
+                f(&mut open.writes);
+            }
+        });
+    }
+
+    /// A write of a file that is open begins. One that is given up may still reach the servers.
+    pub(crate) fn begin_write(&self, node: u64) {
+        self.writes(node, |writes| writes.begun += 1);
+    }
+
+    /// A write has ended. Its last byte is before `end`.
+    pub(crate) fn written(&self, node: u64, end: u64) {
+        self.writes(node, |writes| writes.ended += 1);
+        let _ = self.node(node, |node| node.known.size = node.known.size.max(end));
+    }
+
+    /// Returns how many writes there were, if all have ended.
+    pub(crate) fn written_before(&self, node: u64) -> Option<u64> {
+        let count = |node: &mut Node| node.open.as_ref().map_or(Some(0), |open| open.writes.before());
+        self.node(node, count).ok().flatten()
+    }
+
+    /// The kernel has set when the content of a file was changed. There were so many writes before.
+    pub(crate) fn set_mtime(&self, node: u64, mtime_ns: u64, before: Option<u64>) {
+        self.writes(node, |writes| writes.set_mtime(mtime_ns, before));
+        let _ = self.node(node, |node| node.known.mtime_ns = mtime_ns);
+    }
+
+    /// Returns true if the content of a node was changed at this time, as far as the servers know.
+    pub(crate) fn has_mtime(&self, node: u64, mtime_ns: u64) -> bool {
+        let has = |node: &mut Node| {
+            node.known.mtime_ns == mtime_ns && node.open.as_ref().is_none_or(|open| !open.writes.is_late())
+        };
+        self.node(node, has).unwrap_or(false)
+    }
+
+    /// Returns when the content of a node was changed, if the kernel has set that too early.
+    pub(crate) fn late_mtime(&self, node: u64) -> Option<u64> {
+        let late = |node: &mut Node| node.open.as_ref().filter(|open| open.writes.is_late())?.writes.mtime_ns;
+        self.node(node, late).ok().flatten()
     }
 
     /// A file was closed.
@@ -158,6 +232,23 @@ impl Nodes {
     }
 }
 
+impl Writes {
+    /// Returns how many there were, if all have ended.
+    fn before(&self) -> Option<u64> {
+        Some(self.begun).filter(|begun| *begun == self.ended)
+    }
+
+    fn set_mtime(&mut self, mtime_ns: u64, before: Option<u64>) {
+        self.mtime_ns = Some(mtime_ns);
+        self.timed = before.unwrap_or(self.timed);
+    }
+
+    /// Returns true if a write may have come to the servers after its time.
+    fn is_late(&self) -> bool {
+        self.begun > self.timed
+    }
+}
+
 impl Table {
     fn tick(&mut self) -> u64 {
         self.clock += 1;
@@ -166,8 +257,10 @@ impl Table {
 
     /// Removes a node that nobody knows any more.
     fn sweep(&mut self, node: u64) {
-        if self.nodes.get(&node).is_some_and(|node| node.lookups == 0 && node.opens == 0) {
-            self.nodes.remove(&node);
+        let is_unknown = self.nodes.get(&node).is_some_and(|node| node.lookups == 0 && node.opens == 0);
+        let gone = if is_unknown { self.nodes.remove(&node) } else { None };
+        if gone.is_some_and(|node| node.kind == Kind::File) {
+            self.forgotten = self.tick();
         }
     }
 }
@@ -197,6 +290,27 @@ mod tests {
         assert!(!nodes.is_newer(7, 0, true), "the kernel does not know it");
     }
 
+    /// The write came to its server after the time had come to the manager, and its answer before
+    /// the manager's. The file kept the time at which the bytes came.
+    #[test]
+    fn a_time_that_was_set_beside_a_write_is_late() {
+        let mut writes = Writes::default();
+        assert!(!writes.is_late());
+        writes.begun += 1;
+        let before = writes.before();
+        writes.ended += 1;
+        writes.set_mtime(7, before);
+        assert!(writes.is_late() && writes.mtime_ns == Some(7));
+        let before = writes.before();
+        writes.set_mtime(7, before);
+        assert!(!writes.is_late());
+        // One that begins meanwhile.
+        let before = writes.before();
+        writes.begun += 1;
+        writes.set_mtime(8, before);
+        assert!(writes.is_late());
+    }
+
     #[test]
     fn nodes_end_when_the_kernel_forgets_them() {
         let nodes = Nodes::new();
@@ -205,9 +319,12 @@ mod tests {
         }
         assert!(nodes.was_listed(6) && !nodes.was_listed(6));
         nodes.forget(6, 1);
+        let clock = nodes.clock();
+        assert!(!nodes.has_forgotten(clock));
         assert_eq!(nodes.path(6), Ok(FsPath::of(FileHandle(6))));
         nodes.forget(6, 1);
         assert_eq!(nodes.path(6), Err(Errno::STALE));
+        assert!(nodes.has_forgotten(clock) && !nodes.has_forgotten(nodes.clock()));
         nodes.forget(ROOT, 10);
         assert_eq!(nodes.path(ROOT), Ok(FsPath::root()));
         nodes.with(|table| assert_eq!(table.nodes.len(), 1));

@@ -11,6 +11,8 @@ use cli_manual::Manual;
 use fs_client::TransportChoice;
 use rustix::mount::MountFlags;
 
+use crate::fuse::Coherence;
+
 const HELP: &str = "\
 Options of -o, separated by commas:
   hard            wait for a server that does not answer, as long as it takes; a process that waits
@@ -20,6 +22,9 @@ Options of -o, separated by commas:
   coherence=open  an open sees what was closed before it on any mount; names and attributes are up
                   to a second old (the default)
   coherence=strict   nothing is kept, so each access asks the servers; no shared mmap
+  coherence=exclusive   no other mount or program changes anything: the kernel keeps all that it
+                  reads, and what is written goes to the servers later, at close or fsync at the
+                  latest
   over=WHICH      the transport to the servers: auto (the default), tcp, shm or ib
   ro, noexec, suid, dev, noatime, relatime   as in mount(8); suid and dev are off unless given
   allow_other     all users may use it. User ids are believed: whoever reaches the servers reaches
@@ -53,7 +58,7 @@ pub(crate) struct Cli {
     pub(crate) manager: Option<String>,
 
     /// The directory on which it is mounted
-    #[arg(required_unless_present = "unmount")]
+    #[arg(required_unless_present_any = ["unmount", "write_back"])]
     pub(crate) dir: Option<PathBuf>,
 
     /// Options as mount(8) passes them: a,b=c
@@ -71,6 +76,10 @@ pub(crate) struct Cli {
     /// Unmount the directory
     #[arg(long, conflicts_with = "dir")]
     pub(crate) unmount: bool,
+
+    /// Have the kernel write back what it has kept of the mount ADDR
+    #[arg(long, hide = true, conflicts_with_all = ["dir", "unmount"])]
+    pub(crate) write_back: bool,
 
     /// Of mount(8): ignore options that are not known
     #[arg(short = 's', hide = true)]
@@ -100,7 +109,7 @@ pub(crate) struct Mount {
     pub(crate) dir: PathBuf,
     pub(crate) is_hard: bool,
     pub(crate) timeout: Duration,
-    pub(crate) keeps_nothing: bool,
+    pub(crate) coherence: Coherence,
     pub(crate) over: TransportChoice,
     pub(crate) log: Option<PathBuf>,
     pub(crate) flags: MountFlags,
@@ -121,7 +130,7 @@ impl Cli {
             dir: self.dir.clone().ok_or("a directory is missing")?,
             is_hard: true,
             timeout: Duration::from_secs(30),
-            keeps_nothing: false,
+            coherence: Coherence::default(),
             over: TransportChoice::Auto,
             log: None,
             flags: MountFlags::NOSUID | MountFlags::NODEV,
@@ -142,9 +151,10 @@ impl Mount {
             ("hard", "") => self.is_hard = true,
             ("soft", "") => self.is_hard = false,
             ("timeo", time) => self.timeout = duration(time)?,
-            ("coherence", "open") => self.keeps_nothing = false,
-            ("coherence", "strict") => self.keeps_nothing = true,
-            ("coherence", _) => return Err(format!("{option}: coherence is open or strict")),
+            ("coherence", "open") => self.coherence = Coherence::Open,
+            ("coherence", "strict") => self.coherence = Coherence::Strict,
+            ("coherence", "exclusive") => self.coherence = Coherence::Exclusive,
+            ("coherence", _) => return Err(format!("{option}: coherence is open, strict or exclusive")),
             ("over", which) => self.over = over(which)?,
             ("log", file) => self.log = Some(file.into()),
             ("ro", "") => self.flags.insert(MountFlags::RDONLY),
@@ -211,7 +221,17 @@ mod tests {
         assert_eq!(mount.flags, MountFlags::NOSUID | MountFlags::NODEV);
         let mount = parsed(&["-n", "-v", "-r", "-o", "suid", "-o", "coherence=strict,over=tcp"]).unwrap();
         assert_eq!(mount.flags, MountFlags::RDONLY | MountFlags::NODEV);
-        assert!(mount.keeps_nothing && mount.is_hard && mount.over == TransportChoice::Only(Scheme::Tcp));
+        assert!(
+            mount.coherence == Coherence::Strict && mount.is_hard && mount.over == TransportChoice::Only(Scheme::Tcp)
+        );
+    }
+
+    #[test]
+    fn the_last_coherence_that_is_given_counts() {
+        let of = |options| parsed(&["-o", options]).map(|mount| mount.coherence);
+        assert_eq!(of("rw"), Ok(Coherence::Open));
+        assert_eq!(of("coherence=exclusive"), Ok(Coherence::Exclusive));
+        assert_eq!(of("coherence=strict,coherence=open"), Ok(Coherence::Open));
     }
 
     #[test]

@@ -21,8 +21,9 @@ use fs_client::{Client, ClientOptions, Endpoints, ServerName, SharedClient, Tran
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
-use crate::fuse::{self, Device, Mounted};
+use crate::fuse::{self, Coherence, Device, Mounted};
 use crate::options::{Cli, Mount};
 use crate::served::{Served, Settings};
 use crate::{session, through};
@@ -55,6 +56,10 @@ pub(crate) fn main() -> ExitCode {
     let first = Path::new(cli.manager.as_deref().unwrap_or_default());
     if cli.unmount {
         return done(unmount(first));
+    }
+    if cli.write_back {
+        let text = |error| io::Error::other(format!("not all that was written is at the servers: {error}"));
+        return done(fuse::write_back(first).map_err(text));
     }
     if let (true, Some(dir)) = (cli.through, &cli.dir) {
         return done(serve_through(first, dir));
@@ -180,18 +185,31 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
         let fd = Device::open().map_err(|error| io::Error::other(format!("/dev/fuse: {error}")))?;
         let source = mount.manager.to_string();
         let mounted = fuse::mount(&fd, &source, &mount.dir, mount.flags, &mount.kernel)?;
-        let settings = Settings { is_hard: mount.is_hard, keeps_nothing: mount.keeps_nothing };
+        let settings = Settings { is_hard: mount.is_hard, coherence: mount.coherence };
         let (holding, keeping) = (client.clone(), client.clone());
         let served = Arc::new(Served::new(client, settings));
         tokio::spawn(async move { keeping.keep_held().await });
-        let mut serving = tokio::spawn(session::serve(Device::new(fd)?, served));
+        let (begun, has_begun) = oneshot::channel();
+        let mut serving = tokio::spawn(session::serve(Device::new(fd)?, served, begun));
+        // If it has ended before that, it tells why.
+        if let Ok(Err(error)) = has_begun.await {
+            fuse::unmount(&mounted.at, true)?;
+            return Err(error);
+        }
         read_ahead(&mounted);
         if is_daemon {
             leave_parent(mount.log.as_deref())?;
         }
         let result = tokio::select! {
             ended = &mut serving => ended.map_err(io::Error::other)?,
-            () = ended => end(&mounted, serving).await,
+            () = ended => {
+                let written_back = async {
+                    if mount.coherence == Coherence::Exclusive {
+                        write_back(&mounted.at, holding.endpoint().sleep(mount.timeout)).await;
+                    }
+                };
+                end(&mounted, serving, written_back).await
+            }
         };
         // So that what was removed and is closed goes now.
         tokio::select! {
@@ -205,21 +223,27 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
     result
 }
 
-/// Unmounts after a signal. While files are open, it goes on to serve these, until a second signal.
-async fn end(mounted: &Mounted, mut serving: tokio::task::JoinHandle<io::Result<()>>) -> io::Result<()> {
+/// Unmounts after a signal, when what is kept is written back. While files are open, it goes on to
+/// serve these, until a second signal.
+async fn end(
+    mounted: &Mounted,
+    mut serving: tokio::task::JoinHandle<io::Result<()>>,
+    written_back: impl Future<Output = ()>,
+) -> io::Result<()> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let at = mounted.at.clone();
     // What was written to a mapping is written to the servers before it ends, and they are asked
     // by this process.
-    let unmounting = tokio::task::spawn_blocking(move || match fuse::unmount(&at, false) {
+    let unmount = move || match fuse::unmount(&at, false) {
         Err(Errno::BUSY) => {
             complain(format!("{} is in use, and is served until it is not; a second signal ends that", at.display()));
             fuse::unmount(&at, true)
         }
         other => other,
-    });
+    };
     let ended = async {
-        match unmounting.await.map_err(io::Error::other)? {
+        written_back.await;
+        match tokio::task::spawn_blocking(unmount).await.map_err(io::Error::other)? {
             // Another has unmounted it.
             Ok(()) | Err(Errno::INVAL) => (&mut serving).await.map_err(io::Error::other)?,
             Err(error) => Err(error.into()),
@@ -229,6 +253,27 @@ async fn end(mounted: &Mounted, mut serving: tokio::task::JoinHandle<io::Result<
         ended = ended => ended,
         _ = term.recv() => fuse::unmount(&mounted.at, true).or(Ok(())),
         _ = int.recv() => fuse::unmount(&mounted.at, true).or(Ok(())),
+    }
+}
+
+/// Has the kernel write back what it has kept of files that are open. Waits for that no longer than
+/// `limit`: they are served until they are closed.
+///
+/// Another process does it. A thread of this one would wait in the kernel for an answer of this
+/// one, and would keep the device open if this one is killed: both would be there for ever.
+async fn write_back(at: &Path, limit: impl Future<Output = ()>) {
+    let at = at.to_owned();
+    let written = tokio::task::spawn_blocking(move || {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("--write-back").arg(at).stdin(Stdio::null()).stdout(Stdio::null()).status()
+    });
+    tokio::select! {
+        written = written => match written.map_err(io::Error::other).flatten() {
+            // Else it has told why.
+            Ok(_) => {}
+            Err(error) => complain(format!("what is kept is written later: {error}")),
+        },
+        () = limit => complain("not all that is kept was written in time; the rest is written later"),
     }
 }
 

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
 use rustix::io::Errno;
+use tokio::sync::oneshot;
 
 use crate::fuse::{Device, Request, op};
 use crate::served::Served;
@@ -38,15 +39,24 @@ fn of_waiting<R>(waiting: &Waiting, f: impl FnOnce(&mut BTreeMap<u64, (AbortHand
     f(&mut waiting.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Serves a mount until it is unmounted.
+/// Serves a mount until it is unmounted. `begun` is told whether the kernel offers what is needed.
 ///
 /// # Errors
 /// Those of the device.
-pub(crate) async fn serve(device: Device, served: Arc<Served>) -> io::Result<()> {
+pub(crate) async fn serve(
+    device: Device,
+    served: Arc<Served>,
+    begun: oneshot::Sender<io::Result<()>>,
+) -> io::Result<()> {
+    let mut begun = Some(begun);
     let (device, waiting) = (Arc::new(device), Arc::new(Waiting::default()));
     while let Some(request) = device.next(&served.buffers).await? {
         match request.op {
-            op::INIT => device.begin(&request, served.settings.keeps_nothing),
+            op::INIT => {
+                let result = device.begin(&request, served.settings.coherence);
+                // The program may have been told to end meanwhile.
+                drop(begun.take().map(|begun| begun.send(result)));
+            }
             op::FORGET | op::BATCH_FORGET => {
                 if served.forget(&request).is_err() {
                     tracing::warn!("a list of nodes that is too short");
@@ -67,6 +77,7 @@ fn begin(device: &Arc<Device>, served: &Arc<Served>, waiting: &Arc<Waiting>, req
     let (device, served, waiting) = (Arc::clone(device), Arc::clone(served), Arc::clone(waiting));
     let (abort, registration) = AbortHandle::new_pair();
     let unique = request.unique;
+    tracing::trace!(op = request.op, node = request.node, unique, "request");
     of_waiting(&waiting, |waiting| waiting.insert(unique, (abort, request.pid)));
     tokio::spawn(async move {
         let answer = Abortable::new(served.serve(request), registration).await;

@@ -21,7 +21,7 @@ use bmi::Memory;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, utimensat};
 use rustix::io::Errno;
 
-use crate::fuse::{Args, Attr, Buffers, Device, Listing, Reply, Request, flags, op};
+use crate::fuse::{Args, Attr, Buffers, Coherence, Device, Listing, Reply, Request, flags, op};
 use crate::served::{O_TRUNC, O_WRITES, times};
 
 /// The node of the root.
@@ -50,7 +50,7 @@ pub(crate) async fn serve(device: Device, source: PathBuf) -> io::Result<()> {
     let (device, through) = (Arc::new(device), Arc::new(Through::new(source)));
     while let Some(request) = device.next(&through.buffers).await? {
         match request.op {
-            op::INIT => device.begin(&request, false),
+            op::INIT => device.begin(&request, Coherence::Open)?,
             op::FORGET | op::BATCH_FORGET => through.forget(&request)?,
             // Nothing here waits.
             op::INTERRUPT => {}

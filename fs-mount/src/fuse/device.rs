@@ -20,7 +20,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::reply::Reply;
 use super::request::{Request, WRITE_HEAD, op};
-use super::settings::{MOST_DATA, Settings};
+use super::settings::{Coherence, MOST_DATA, Settings};
 
 /// Most buffers that are kept while nothing uses them.
 const MOST_FREE: usize = 16;
@@ -110,16 +110,20 @@ impl Device {
     }
 
     /// Answers INIT.
-    pub(crate) fn begin(&self, request: &Request, keeps_nothing: bool) {
-        let mut settings = Settings::new(keeps_nothing);
+    ///
+    /// # Errors
+    /// The kernel does not offer what the mount needs. All that programs do on it fails then.
+    pub(crate) fn begin(&self, request: &Request, coherence: Coherence) -> std::io::Result<()> {
+        debug_assert_eq!(request.op, op::INIT);
         let offered = (|| {
             let mut args = request.args();
             let _versions_and_read_ahead = (args.u64()?, args.u32()?);
             args.u32()
         })();
-        settings.flags &= offered.unwrap_or(0);
-        self.answer(request.unique, Ok(Reply::init(&settings)), None);
-        debug_assert_eq!(request.op, op::INIT);
+        let agreed = Settings::agreed(coherence, offered.unwrap_or(0));
+        let answer = agreed.as_ref().map(Reply::init).map_err(|_| Errno::PROTO);
+        self.answer(request.unique, answer, None);
+        agreed.map(drop)
     }
 
     /// Answers a request. Memory of the answer goes to `buffers`.

@@ -26,7 +26,7 @@ mod request;
 mod settings;
 
 pub(crate) use device::{Buffers, Device};
-pub(crate) use mountpoint::{Mounted, mount, mounted_at, raise_read_ahead, unmount};
+pub(crate) use mountpoint::{Mounted, mount, mounted_at, raise_read_ahead, unmount, write_back};
 pub(crate) use reply::{Attr, EntryTimes, Listing, Reply, Space};
 pub(crate) use request::{Args, Request, flags, op};
-pub(crate) use settings::MOST_DATA;
+pub(crate) use settings::{Coherence, MOST_DATA};

@@ -12,6 +12,7 @@ use std::sync::mpsc;
 use std::thread::Builder;
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{getgid, getuid};
@@ -129,6 +130,13 @@ pub(crate) fn mount(
 pub(crate) fn unmount(dir: &Path, detach: bool) -> Result<(), Errno> {
     let flags = if detach { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     rustix::mount::unmount(dir.as_os_str().as_bytes(), flags | UnmountFlags::NOFOLLOW)
+}
+
+/// Has the kernel write back what it has kept of all files of the mount at `dir`. Some versions
+/// wait until that is done, others only begin it.
+pub(crate) fn write_back(dir: &Path) -> Result<(), Errno> {
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::syncfs(rustix::fs::open(dir, how, Mode::empty())?)
 }
 
 /// Has the kernel read ahead as much as one read may have.

@@ -43,6 +43,8 @@ pub(crate) struct EntryTimes {
     pub(crate) name: Duration,
     /// The attributes of the node.
     pub(crate) attr: Duration,
+    /// Blocks of 512 bytes that it has at least.
+    pub(crate) least_blocks: u64,
 }
 
 /// The space of a file system.
@@ -84,9 +86,10 @@ impl Fields {
         self
     }
 
-    fn attr(self, attr: &Attr) -> Fields {
+    fn attr(self, attr: &Attr, least_blocks: u64) -> Fields {
+        let blocks = attr.size.div_ceil(512).max(least_blocks);
         let times = [attr.atime_ns, attr.mtime_ns, attr.ctime_ns];
-        let head = self.u64(attr.node).u64(attr.size).u64(attr.size.div_ceil(512));
+        let head = self.u64(attr.node).u64(attr.size).u64(blocks);
         let seconds = times.iter().fold(head, |fields, ns| fields.u64(ns / 1_000_000_000));
         let both = times.iter().fold(seconds, |fields, ns| fields.u32((ns % 1_000_000_000) as u32));
         // It is no device, and has no flags.
@@ -94,10 +97,10 @@ impl Fields {
     }
 
     fn entry(self, attr: &Attr, times: EntryTimes) -> Fields {
-        let EntryTimes { name, attr: known } = times;
+        let EntryTimes { name, attr: known, least_blocks } = times;
         // A node is never another object, so all are of one generation.
         let valid = self.u64(attr.node).u64(0).u64(name.as_secs()).u64(known.as_secs());
-        valid.u32(name.subsec_nanos()).u32(known.subsec_nanos()).attr(attr)
+        valid.u32(name.subsec_nanos()).u32(known.subsec_nanos()).attr(attr, least_blocks)
     }
 }
 
@@ -109,11 +112,17 @@ impl Reply {
 
     pub(crate) fn attr(attr: &Attr, times: EntryTimes) -> Reply {
         let valid = Fields::default().u64(times.attr.as_secs()).u32(times.attr.subsec_nanos()).u32(0);
-        Reply::Bytes(valid.attr(attr).0)
+        Reply::Bytes(valid.attr(attr, times.least_blocks).0)
     }
 
     pub(crate) fn entry(attr: &Attr, times: EntryTimes) -> Reply {
         Reply::Bytes(Fields::default().entry(attr, times).0)
+    }
+
+    /// Returns the answer that a name leads to nothing, and how long that may be believed.
+    pub(crate) fn nothing(believed: Duration) -> Reply {
+        let times = EntryTimes { name: believed, ..EntryTimes::default() };
+        Reply::Bytes(Fields::default().entry(&Attr::default(), times).0)
     }
 
     pub(crate) fn opened(number: u64, flags: u32) -> Reply {
@@ -216,6 +225,7 @@ impl Listing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fuse::Coherence;
 
     fn len(reply: Reply) -> usize {
         let Reply::Bytes(bytes) = reply else { panic!("memory") };
@@ -227,10 +237,11 @@ mod tests {
         let (attr, times) = (Attr::default(), EntryTimes::default());
         assert_eq!(len(Reply::attr(&attr, times)), 104);
         assert_eq!(len(Reply::entry(&attr, times)), 128);
+        assert_eq!(len(Reply::nothing(Duration::from_secs(1))), 128);
         assert_eq!(len(Reply::created(&attr, times, 0, 0)), 144);
         assert_eq!(len(Reply::opened(0, 0)), 16);
         assert_eq!(len(Reply::space(Space::default())), 80);
-        assert_eq!(len(Reply::init(&crate::fuse::settings::Settings::new(false))), 64);
+        assert_eq!(len(Reply::init(&crate::fuse::settings::Settings::new(Coherence::Open))), 64);
     }
 
     #[test]

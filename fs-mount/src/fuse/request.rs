@@ -36,6 +36,7 @@ pub(crate) mod op {
     pub(crate) const GETXATTR: u32 = 22;
     pub(crate) const LISTXATTR: u32 = 23;
     pub(crate) const REMOVEXATTR: u32 = 24;
+    pub(crate) const FLUSH: u32 = 25;
     pub(crate) const INIT: u32 = 26;
     pub(crate) const OPENDIR: u32 = 27;
     pub(crate) const READDIR: u32 = 28;
@@ -60,14 +61,21 @@ pub(crate) mod flags {
     pub(crate) const SET_SIZE: u32 = 1 << 3;
     pub(crate) const SET_ATIME: u32 = 1 << 4;
     pub(crate) const SET_MTIME: u32 = 1 << 5;
+    /// The number of an open file comes with it.
+    pub(crate) const SET_BY_FILE: u32 = 1 << 6;
     pub(crate) const SET_ATIME_NOW: u32 = 1 << 7;
     pub(crate) const SET_MTIME_NOW: u32 = 1 << 8;
+    pub(crate) const SET_CTIME: u32 = 1 << 10;
     pub(crate) const SET_KILL_SUIDGID: u32 = 1 << 11;
+    /// The kernel writes back bytes that it has kept.
+    pub(crate) const WRITE_CACHE: u32 = 1;
     /// The set-id bits go with a WRITE, or with an OPEN that cuts the file off.
     pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
     pub(crate) const OPEN_KILL_SUIDGID: u32 = 1;
     /// The kernel keeps no bytes of an open file.
     pub(crate) const OPENED_DIRECT_IO: u32 = 1;
+    /// It keeps those that it has.
+    pub(crate) const OPENED_KEEP_CACHE: u32 = 1 << 1;
     /// `renameat2`.
     pub(crate) const RENAME_NOREPLACE: u32 = 1;
     pub(crate) const RENAME_EXCHANGE: u32 = 1 << 1;

@@ -1,5 +1,7 @@
 //! What is agreed with the kernel when it begins.
 
+use std::io;
+
 /// Most data of one read or write, in bytes.
 pub(crate) const MOST_DATA: usize = 1 << 20;
 /// Bytes of a page of the kernel.
@@ -13,10 +15,24 @@ const BIG_WRITES: u32 = 1 << 5;
 const AUTO_INVAL_DATA: u32 = 1 << 12;
 const DO_READDIRPLUS: u32 = 1 << 13;
 const READDIRPLUS_AUTO: u32 = 1 << 14;
+const WRITEBACK_CACHE: u32 = 1 << 16;
 const PARALLEL_DIROPS: u32 = 1 << 18;
 const MAX_PAGES: u32 = 1 << 22;
 const CACHE_SYMLINKS: u32 = 1 << 23;
 const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
+
+/// What the kernel keeps of what it is told, and of what programs write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Coherence {
+    /// An open sees what was closed before. Names and attributes are up to a second old.
+    #[default]
+    Open,
+    /// Nothing is kept.
+    Strict,
+    /// Nobody else changes anything. So all is kept, and what is written goes to the servers later:
+    /// `FUSE_WRITEBACK_CACHE`. The kernel believes its own sizes and times of files.
+    Exclusive,
+}
 
 /// What is agreed with the kernel when it begins.
 ///
@@ -32,15 +48,54 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn new(keeps_nothing: bool) -> Settings {
+    /// Returns what is wanted.
+    pub(super) fn new(coherence: Coherence) -> Settings {
         let always = ASYNC_READ | ATOMIC_O_TRUNC | BIG_WRITES | PARALLEL_DIROPS | MAX_PAGES | HANDLE_KILLPRIV_V2;
-        let kept = AUTO_INVAL_DATA | DO_READDIRPLUS | READDIRPLUS_AUTO | CACHE_SYMLINKS;
+        let kept = DO_READDIRPLUS | READDIRPLUS_AUTO | CACHE_SYMLINKS;
+        let more = match coherence {
+            Coherence::Open => kept | AUTO_INVAL_DATA,
+            Coherence::Strict => 0,
+            Coherence::Exclusive => kept | WRITEBACK_CACHE,
+        };
         Settings {
-            flags: always | if keeps_nothing { 0 } else { kept },
+            flags: always | more,
             read_ahead: MOST_DATA as u32,
             in_background: 64,
             most_data: MOST_DATA as u32,
             pages: (MOST_DATA / PAGE) as u16,
         }
+    }
+
+    /// Returns what is agreed with a kernel that offers these flags.
+    ///
+    /// # Errors
+    /// `Unsupported` if it does not keep what is written, and the mount is to be exclusive.
+    pub(super) fn agreed(coherence: Coherence, offered: u32) -> io::Result<Settings> {
+        let mut settings = Settings::new(coherence);
+        settings.flags &= offered;
+        if coherence == Coherence::Exclusive && settings.flags & WRITEBACK_CACHE == 0 {
+            let text = "this kernel does not offer the cache of writes that coherence=exclusive needs";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        }
+        Ok(settings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_the_cache_of_writes_is_refused_by_an_exclusive_mount_only() {
+        let agreed = |coherence, offered| Settings::agreed(coherence, offered).map(|settings| settings.flags);
+        for coherence in [Coherence::Open, Coherence::Strict] {
+            assert_eq!(agreed(coherence, !WRITEBACK_CACHE).unwrap() & WRITEBACK_CACHE, 0);
+            assert_eq!(agreed(coherence, u32::MAX).unwrap() & WRITEBACK_CACHE, 0);
+        }
+        let refused = agreed(Coherence::Exclusive, !WRITEBACK_CACHE).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::Unsupported);
+        // What other mounts change is not looked for: the kernel would drop bytes for a new time.
+        let flags = agreed(Coherence::Exclusive, u32::MAX).unwrap();
+        assert_eq!(flags & (WRITEBACK_CACHE | AUTO_INVAL_DATA), WRITEBACK_CACHE);
     }
 }

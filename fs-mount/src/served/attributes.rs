@@ -15,6 +15,8 @@ use crate::fuse::{Args, Attr, Reply, flags};
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const GROUP_RUNS: u32 = 0o010;
+/// What the kernel may send with the time of a change. The servers set the other time themselves.
+const TIME_BY_KERNEL: u32 = flags::SET_CTIME | flags::SET_BY_FILE;
 
 /// Returns attributes as the kernel has them.
 pub(super) fn attr_of(handle: Handle, attr: &fs_client::Attr) -> Attr {
@@ -87,7 +89,11 @@ impl Served {
             Some(file) => self.attr_of_open(node, &file).await?,
             None => self.attr(node).await?,
         };
-        Ok(Reply::attr(&attr, self.times(&attr, false)))
+        Ok(self.told(&attr))
+    }
+
+    fn told(&self, attr: &Attr) -> Reply {
+        Reply::attr(attr, self.times(attr, false))
     }
 
     /// Changes attributes: the length first, because it can fail for want of space.
@@ -102,6 +108,10 @@ impl Served {
             (false, true) => Some(value),
             (false, false) => None,
         };
+        if self.is_exclusive() && changed & !TIME_BY_KERNEL == flags::SET_MTIME {
+            return self.set_mtime(node, time_ns(mtime, mtime_part)).await;
+        }
+        let before = self.nodes.written_before(node);
         if has(flags::SET_SIZE) {
             let file = self.file_of(node).await?;
             self.ask(|| file.set_len(size)).await?;
@@ -117,7 +127,35 @@ impl Served {
             set.mode = self.mode_without_set_id(node).await?;
         }
         self.set(node, set).await?;
+        set.mtime_ns.into_iter().for_each(|mtime_ns| self.nodes.set_mtime(node, mtime_ns, before));
         self.attributes(node).await
+    }
+
+    /// Takes the time of the last change of a file from a kernel that keeps what is written. It
+    /// sends that after it has written bytes back, and after each change of the attributes, with
+    /// the time that it had sent before.
+    async fn set_mtime(&self, node: u64, mtime_ns: u64) -> Result<Reply, Errno> {
+        let known = self.nodes.known(node)?;
+        if self.nodes.has_mtime(node, mtime_ns) {
+            return Ok(self.told(&known));
+        }
+        let (path, before) = (self.nodes.path(node)?, self.nodes.written_before(node));
+        let set = SetAttr { mtime_ns: Some(mtime_ns), ..SetAttr::default() };
+        let entry = self.ask(|| self.client.setattr(&path, set)).await?;
+        // The size is the one that the kernel has, and is not looked at.
+        let attr = Attr { size: self.nodes.known(node)?.size, ..attr_of(entry.handle, &entry.attr) };
+        self.nodes.note(node, attr);
+        self.nodes.set_mtime(node, mtime_ns, before);
+        Ok(self.told(&attr))
+    }
+
+    /// A file is closed, and the kernel has written back what it had kept. Where bytes came after
+    /// their time, the servers took the time at which they came.
+    pub(super) async fn flush(&self, node: u64) -> Result<Reply, Errno> {
+        if let Some(mtime_ns) = self.nodes.late_mtime(node) {
+            self.set_mtime(node, mtime_ns).await?;
+        }
+        Ok(Reply::done())
     }
 
     /// Changes attributes of a node, if there are any to change.

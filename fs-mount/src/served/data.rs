@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::Served;
 use super::names::{O_APPEND, O_TRUNC, O_WRITES};
 use crate::errors::errno;
-use crate::fuse::{Args, MOST_DATA, Reply, flags};
+use crate::fuse::{Args, Coherence, MOST_DATA, Reply, flags};
 
 impl Served {
     /// Returns the file of a node. Opens it if nobody has it open.
@@ -29,24 +29,31 @@ impl Served {
 
     /// Returns a file that is as coherent as this mount.
     pub(super) fn coherent(&self, file: SharedFile) -> SharedFile {
-        if self.settings.keeps_nothing { file } else { file.close_to_open() }
+        if self.settings.coherence == Coherence::Strict { file } else { file.close_to_open() }
     }
 
-    /// Returns what the kernel is to do with an open file. Unless it keeps nothing, it drops the
-    /// bytes that it has. Where bytes are appended, it does not know where they go, so it must not
-    /// keep them.
+    /// Returns what the kernel is to do with an open file. It drops the bytes that it has, unless
+    /// it keeps nothing, or nobody else changes them. Where bytes are appended, it does not know
+    /// where they go, so it must not keep them; if nobody else appends, it knows.
     pub(super) fn opened_flags(&self, how: u32) -> u32 {
-        if self.settings.keeps_nothing || how & O_APPEND != 0 { flags::OPENED_DIRECT_IO } else { 0 }
+        match self.settings.coherence {
+            Coherence::Exclusive => flags::OPENED_KEEP_CACHE,
+            Coherence::Open if how & O_APPEND == 0 => 0,
+            Coherence::Open | Coherence::Strict => flags::OPENED_DIRECT_IO,
+        }
     }
 
     /// Opens a file. If the kernel knows its name from a listing only, it is told to look at the
-    /// name: with `ESTALE`, after which it opens again. So an open finds what has the name now.
+    /// name: with `ESTALE`, after which it opens again. So an open finds what has the name now. An
+    /// exclusive mount knows that.
     pub(super) async fn open(&self, node: u64, how: u32, more: u32) -> Result<Reply, Errno> {
-        if self.nodes.was_listed(node) {
+        if !self.is_exclusive() && self.nodes.was_listed(node) {
             return Err(Errno::STALE);
         }
         let path = self.nodes.path(node)?;
-        let (held, entry) = self.ask(|| self.client.hold(&path)).await?;
+        let held = self.ask(|| self.client.hold(&path)).await;
+        // The node is not there under any name. The kernel looks at the name again.
+        let (held, entry) = held.map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })?;
         let file = match self.nodes.file(node) {
             Some(file) => {
                 self.ask(|| file.update(&entry)).await?;
@@ -94,17 +101,42 @@ impl Served {
         if len as usize != read {
             return Err(Errno::INVAL);
         }
+        if self.is_exclusive() {
+            self.nodes.begin_write(node);
+        }
+        let written = self.write_at(node, offset, (memory, read), (how, opened)).await;
+        match written {
+            Ok(()) if self.is_exclusive() => self.nodes.written(node, offset.saturating_add(len.into())),
+            // The process that wrote them may be gone.
+            Err(errno) if how & flags::WRITE_CACHE != 0 => {
+                tracing::warn!(node, offset, len, %errno, "bytes that the kernel has kept are not written");
+            }
+            _ => {}
+        }
+        written.map(|()| Reply::written(len))
+    }
+
+    /// Writes bytes. `how` are the flags of the request, `opened` those of the open file, if it is
+    /// known which one that is.
+    async fn write_at(
+        &self,
+        node: u64,
+        offset: u64,
+        (memory, len): (Memory, usize),
+        (how, opened): (u32, u32),
+    ) -> Result<(), Errno> {
         let file = self.file_of(node).await?;
         if how & flags::WRITE_KILL_SUIDGID != 0 {
             self.drop_set_id(node).await?;
         }
-        match opened & O_APPEND {
-            0 => self.ask(|| file.write_at(offset, memory.slice(0, read))).await?,
+        if opened & O_APPEND == 0 || self.is_exclusive() {
+            self.ask(|| file.write_at(offset, memory.slice(0, len))).await?;
+        } else {
             // Once: if no server answers, it is not known whether the bytes were appended.
-            _ => drop(file.append(memory.slice(0, read)).await.map_err(|error| errno(&error))?),
+            file.append(memory.slice(0, len)).await.map_err(|error| errno(&error))?;
         }
         self.buffers.give_back(memory);
-        Ok(Reply::written(len))
+        Ok(())
     }
 
     /// Has all servers of a file write it to their disks. Fails with `EIO` if one was restarted

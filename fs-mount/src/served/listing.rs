@@ -8,7 +8,9 @@
 //! 3. A page of the manager's serves several requests of the kernel. The kernel takes attributes
 //!    for those of the moment of its request: a size that is older than what was written meanwhile
 //!    would cut the file off in its cache. So of an earlier page it gets only the attributes of
-//!    what is not open here, and was not looked at since, and none after [`BELIEVED`].
+//!    what is not open here, and was not looked at since, and none after [`BELIEVED`]. The kernel
+//!    of an exclusive mount believes the size of a file for as long as it knows the file. So it
+//!    gets none of a file that may have been written and forgotten since the manager was asked.
 //! 4. Of a part that was read, a mark of eight bytes for each name stays, and the last name. A
 //!    place in it leads back to the name behind which the part begins. It is read from there again,
 //!    and each name has the place of its mark. What is new since is left out, as POSIX permits: it
@@ -139,7 +141,7 @@ impl Served {
             let attrs = self.client.attributes_within(page, SOON).await;
             for (index, (at, entry)) in rest.iter().enumerate() {
                 let attr = attrs.get(index).copied().flatten();
-                let attr = attr.filter(|_| !self.nodes.is_newer(entry.handle.raw(), *clock, is_earlier));
+                let attr = attr.filter(|_| !self.is_outdated(entry, *clock, is_earlier));
                 let attr = is_plus.then(|| attr.map(|attr| attr_of(entry.handle, &attr)));
                 let next = *at as u64 + 3;
                 if !self.add(&mut listing, node, entry, attr, next) {
@@ -152,6 +154,14 @@ impl Served {
             }
         }
         Ok(listing.reply())
+    }
+
+    /// Returns true if what the manager has said of an entry at `clock` must not be believed, for
+    /// an earlier request or this one.
+    fn is_outdated(&self, entry: &DirEntry, clock: u64, is_earlier: bool) -> bool {
+        let is_written = self.is_exclusive() && entry.handle.kind() == Kind::File;
+        self.nodes.is_newer(entry.handle.raw(), clock, is_earlier || is_written)
+            || is_written && self.nodes.has_forgotten(clock)
     }
 
     /// Adds an entry to a listing, if there is room. With attributes, the kernel knows it then.

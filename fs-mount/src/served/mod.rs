@@ -4,7 +4,8 @@
 //! **Invariants**
 //! 1. A request that was interrupted is dropped at any await, and holds nothing then.
 //! 2. Nothing waits for a server that a process needs to end. So closing a file asks no server:
-//!    a write is answered by the servers, and nothing is left to be written then.
+//!    a write is answered by the servers, and nothing is left to be written then. An exclusive
+//!    mount is the exception: the kernel writes back what it has kept when a file is closed.
 //! 3. No lock is held across an await, but for that of one listing.
 
 mod attributes;
@@ -23,13 +24,15 @@ use fs_proto::Kind;
 use rustix::io::Errno;
 
 use crate::errors::errno;
-use crate::fuse::{Attr, Buffers, EntryTimes, Reply, Request, Space, op};
+use crate::fuse::{Attr, Buffers, Coherence, EntryTimes, Reply, Request, Space, op};
 use crate::nodes::Nodes;
 use listing::OpenDir;
 pub(crate) use names::{O_TRUNC, O_WRITES};
 
 /// How long the kernel believes what it was told, where it may keep anything.
 const BELIEVED: Duration = Duration::from_secs(1);
+/// The same for an exclusive mount, where nobody else changes anything.
+const BELIEVED_EXCLUSIVELY: Duration = Duration::from_hours(1);
 /// Pause before a request is sent again that no server has answered.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long `df` and a listing wait for servers before they go on without them.
@@ -40,8 +43,7 @@ const SOON: Duration = Duration::from_millis(500);
 pub(crate) struct Settings {
     /// Requests are sent again until a server answers.
     pub(crate) is_hard: bool,
-    /// The kernel keeps nothing: no bytes, names or attributes.
-    pub(crate) keeps_nothing: bool,
+    pub(crate) coherence: Coherence,
 }
 
 /// A file system that is mounted.
@@ -105,6 +107,9 @@ impl Served {
             op::WRITE => self.write(node, args, data.ok_or(Errno::INVAL)?).await,
             op::FSYNC => self.sync(node).await,
             op::FALLOCATE => self.allocate(node, args).await,
+            op::FLUSH if self.is_exclusive() => self.flush(node).await,
+            // The servers do not know what the kernel keeps. So it takes all for data.
+            op::LSEEK if self.is_exclusive() => Err(Errno::NOSYS),
             op::LSEEK => self.seek(node, args).await,
             op::RELEASE => self.close(node),
             op::STATFS => self.statfs().await,
@@ -143,7 +148,16 @@ impl Served {
 
     /// Returns how long the kernel may believe a name and the attributes of what it leads to.
     fn times(&self, attr: &Attr, is_listed: bool) -> EntryTimes {
-        if self.settings.keeps_nothing { EntryTimes::default() } else { times(attr, is_listed) }
+        match self.settings.coherence {
+            Coherence::Open => times(attr, is_listed),
+            Coherence::Strict => EntryTimes::default(),
+            Coherence::Exclusive => exclusive_times(attr),
+        }
+    }
+
+    /// Returns true if nobody else changes anything.
+    fn is_exclusive(&self) -> bool {
+        self.settings.coherence == Coherence::Exclusive
     }
 
     /// Returns the space of all servers. Those that do not answer soon are as they were.
@@ -179,9 +193,27 @@ impl Served {
 /// attributes with it. After a listing, the open looks at the name too: see `Served::open`.
 pub(crate) fn times(attr: &Attr, is_listed: bool) -> EntryTimes {
     let is_believed = is_listed || attr.mode & KIND == mode_of(Kind::Dir);
-    EntryTimes { name: if is_believed { BELIEVED } else { Duration::ZERO }, attr: BELIEVED }
+    let name = if is_believed { BELIEVED } else { Duration::ZERO };
+    EntryTimes { name, attr: BELIEVED, least_blocks: 0 }
 }
 
+/// Returns the same for an exclusive mount.
+///
+/// A write may take the set-id bits from a file, which the kernel does not notice by itself. And a
+/// file without blocks is a hole for some programs, but its bytes may be those that the kernel
+/// keeps.
+fn exclusive_times(attr: &Attr) -> EntryTimes {
+    let is_file = attr.mode & KIND == mode_of(Kind::File);
+    let has_set_id = is_file && attr.mode & SET_ID != 0;
+    EntryTimes {
+        name: BELIEVED_EXCLUSIVELY,
+        attr: if has_set_id { Duration::ZERO } else { BELIEVED_EXCLUSIVELY },
+        least_blocks: u64::from(is_file),
+    }
+}
+
+/// The bits of a mode that change who a program runs as.
+const SET_ID: u32 = 0o6000;
 /// The bits of a mode that tell the kind of an object.
 const KIND: u32 = 0o170_000;
 
@@ -191,5 +223,24 @@ const fn mode_of(kind: Kind) -> u32 {
         Kind::Dir => 0o040_000,
         Kind::File => 0o100_000,
         Kind::Symlink => 0o120_000,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exclusive_mount_believes_all_but_the_attributes_of_files_with_set_id_bits() {
+        let of = |kind, mode| {
+            let times = exclusive_times(&Attr { mode: mode_of(kind) | mode, ..Attr::default() });
+            assert_eq!(times.name, BELIEVED_EXCLUSIVELY);
+            (times.attr == BELIEVED_EXCLUSIVELY, times.least_blocks)
+        };
+        assert_eq!(
+            [of(Kind::File, 0o755), of(Kind::File, 0o4755), of(Kind::File, 0o2711)],
+            [(true, 1), (false, 1), (false, 1)]
+        );
+        assert_eq!([of(Kind::Dir, 0o2755), of(Kind::Symlink, 0o777)], [(true, 0), (true, 0)]);
     }
 }

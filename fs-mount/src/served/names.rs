@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use rustix::io::Errno;
 
 use super::attributes::attr_of;
-use super::{KIND, Served, mode_of};
+use super::{BELIEVED_EXCLUSIVELY, KIND, Served, mode_of};
 use crate::errors::errno;
 use crate::fuse::{Attr, Reply, Request, flags};
 
@@ -30,7 +30,10 @@ impl Served {
 
     pub(super) async fn lookup(&self, dir: u64, name: &[u8]) -> Result<Reply, Errno> {
         let place = self.place(dir, name)?;
-        let entry = self.ask(|| self.client.lookup(&place)).await?;
+        let entry = match self.ask(|| self.client.lookup(&place)).await {
+            Err(Errno::NOENT) if self.is_exclusive() => return Ok(Reply::nothing(BELIEVED_EXCLUSIVELY)),
+            other => other?,
+        };
         Ok(self.found(dir, &self.attr_of_entry(&entry).await?, entry.handle))
     }
 

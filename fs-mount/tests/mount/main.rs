@@ -8,6 +8,7 @@
 mod accidents;
 mod bench;
 mod coherence;
+mod exclusive;
 mod listing;
 mod posix;
 mod programs;

@@ -15,9 +15,46 @@ fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<Errno> {
     Errno::from_io_error(&result.unwrap_err())
 }
 
-#[test]
-fn names_are_made_moved_and_removed() {
-    let world = World::with("hard");
+/// Runs each of them on a mount of each kind that keeps anything.
+macro_rules! on_mounts {
+    ($($name:ident),* $(,)?) => {
+        mod open {
+            use crate::support::World;
+
+            $(#[test]
+            fn $name() {
+                super::$name(World::with("hard,suid"));
+            })*
+        }
+
+        mod exclusive {
+            use crate::support::World;
+
+            $(#[test]
+            fn $name() {
+                super::$name(World::with("hard,suid,coherence=exclusive"));
+            })*
+        }
+    };
+}
+
+on_mounts! {
+    names_are_made_moved_and_removed,
+    names_are_any_bytes_and_have_up_to_255,
+    a_long_directory_is_listed_once_while_it_changes,
+    attributes_are_set_and_kept,
+    the_length_is_set_and_holes_are_zeros,
+    what_is_appended_goes_to_the_end,
+    links_lead_to_their_targets_and_share_files,
+    extended_attributes_are_kept,
+    a_layout_of_a_directory_is_checked_and_taken_over,
+    a_file_that_was_removed_is_read_and_written_until_it_is_closed,
+    what_is_not_offered_is_refused,
+    space_is_reserved_and_given_back,
+    direct_access_and_sync_reach_the_servers,
+}
+
+fn names_are_made_moved_and_removed(world: World) {
     let at = world.at();
     fs::create_dir(at.join("d")).unwrap();
     assert_eq!(errno(fs::create_dir(at.join("d"))), Some(Errno::EXIST));
@@ -39,9 +76,7 @@ fn names_are_made_moved_and_removed() {
     assert_eq!(fs::read_dir(at).unwrap().count(), 0);
 }
 
-#[test]
-fn names_are_any_bytes_and_have_up_to_255() {
-    let world = World::with("hard");
+fn names_are_any_bytes_and_have_up_to_255(world: World) {
     let name = |bytes: &[u8]| world.at().join(std::ffi::OsStr::from_bytes(bytes));
     for bytes in [&b"\xff\xfe\n"[..], &[b'x'; 255], "é".as_bytes()] {
         fs::write(name(bytes), bytes).unwrap();
@@ -51,9 +86,7 @@ fn names_are_any_bytes_and_have_up_to_255() {
     assert_eq!(fs::read_dir(world.at()).unwrap().count(), 3);
 }
 
-#[test]
-fn a_long_directory_is_listed_once_while_it_changes() {
-    let world = World::with("hard");
+fn a_long_directory_is_listed_once_while_it_changes(world: World) {
     let name = |number: usize| world.at().join(format!("f{number:04}"));
     (0..1500).for_each(|number| drop(File::create(name(number)).unwrap()));
     let mut seen: Vec<_> = Vec::new();
@@ -71,9 +104,7 @@ fn a_long_directory_is_listed_once_while_it_changes() {
     }
 }
 
-#[test]
-fn attributes_are_set_and_kept() {
-    let world = World::with("hard,suid");
+fn attributes_are_set_and_kept(world: World) {
     let file = world.at().join("f");
     shell(world.at(), "umask 027; echo hello > f; mkdir d; chmod 750 f");
     let stat = || fs::metadata(&file).unwrap();
@@ -95,9 +126,7 @@ fn attributes_are_set_and_kept() {
     assert!(rustix::fs::statvfs(world.at()).unwrap().f_blocks > 0);
 }
 
-#[test]
-fn the_length_is_set_and_holes_are_zeros() {
-    let world = World::with("hard");
+fn the_length_is_set_and_holes_are_zeros(world: World) {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(world.at().join("f")).unwrap();
     file.write_all_at(b"end", 3 << 20).unwrap();
     assert_eq!(file.metadata().unwrap().len(), (3 << 20) + 3);
@@ -111,9 +140,7 @@ fn the_length_is_set_and_holes_are_zeros() {
     assert_eq!(file.metadata().unwrap().len(), 0);
 }
 
-#[test]
-fn what_is_appended_goes_to_the_end() {
-    let world = World::with("hard");
+fn what_is_appended_goes_to_the_end(world: World) {
     let append = || OpenOptions::new().append(true).create(true).open(world.at().join("f")).unwrap();
     let (mut one, mut other) = (append(), append());
     for _ in 0..100 {
@@ -123,9 +150,7 @@ fn what_is_appended_goes_to_the_end() {
     assert_eq!(fs::read(world.at().join("f")).unwrap(), b"one\nother\n".repeat(100));
 }
 
-#[test]
-fn links_lead_to_their_targets_and_share_files() {
-    let world = World::with("hard");
+fn links_lead_to_their_targets_and_share_files(world: World) {
     let at = |name: &str| world.at().join(name);
     fs::write(at("f"), "bytes").unwrap();
     symlink("f", at("s")).unwrap();
@@ -141,9 +166,7 @@ fn links_lead_to_their_targets_and_share_files() {
     assert!(fs::hard_link(world.at(), at("d")).is_err());
 }
 
-#[test]
-fn extended_attributes_are_kept() {
-    let world = World::with("hard");
+fn extended_attributes_are_kept(world: World) {
     let file = world.at().join("f");
     fs::write(&file, "").unwrap();
     let mut value = [0; 64];
@@ -159,9 +182,7 @@ fn extended_attributes_are_kept() {
     assert_eq!(rustix::fs::removexattr(&file, "user.a"), Err(Errno::NODATA));
 }
 
-#[test]
-fn a_layout_of_a_directory_is_checked_and_taken_over() {
-    let world = World::with("hard");
+fn a_layout_of_a_directory_is_checked_and_taken_over(world: World) {
     let at = |name: &str| world.at().join(name);
     let (name, text) = ("user.pvfs.layout", b"strip=8K servers=1");
     let set = |path: &str, text: &[u8]| rustix::fs::setxattr(at(path), name, text, XattrFlags::empty());
@@ -181,9 +202,7 @@ fn a_layout_of_a_directory_is_checked_and_taken_over() {
     assert!(stat.contains("strips of 8K, 1 servers"), "{stat}");
 }
 
-#[test]
-fn a_file_that_was_removed_is_read_and_written_until_it_is_closed() {
-    let world = World::with("hard");
+fn a_file_that_was_removed_is_read_and_written_until_it_is_closed(world: World) {
     let at = |name: &str| world.at().join(name);
     let open =
         |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(at(name)).unwrap();
@@ -204,9 +223,7 @@ fn a_file_that_was_removed_is_read_and_written_until_it_is_closed() {
     crate::support::wait("they are gone", || fs::read_dir(world.at()).unwrap().count() == 1);
 }
 
-#[test]
-fn what_is_not_offered_is_refused() {
-    let world = World::with("hard");
+fn what_is_not_offered_is_refused(mut world: World) {
     let at = |name: &str| world.at().join(name);
     for kind in [FileType::Fifo, FileType::CharacterDevice, FileType::Socket] {
         assert_eq!(rustix::fs::mknodat(CWD, at("n"), kind, Mode::RUSR, 0x103), Err(Errno::PERM), "{kind:?}");
@@ -215,15 +232,12 @@ fn what_is_not_offered_is_refused() {
     assert_eq!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
     let acl = rustix::fs::setxattr(at("f"), "system.posix_acl_access", b"\x02\0\0\0", XattrFlags::empty());
     assert!(acl.is_err(), "{acl:?}");
-    let mut world = world;
     let read_only = world.mount("ro");
     assert_eq!(errno(fs::write(read_only.join("f"), "")), Some(Errno::ROFS));
 }
 
-#[test]
-fn space_is_reserved_and_given_back() {
+fn space_is_reserved_and_given_back(world: World) {
     const MIB: u64 = 1 << 20;
-    let world = World::with("hard");
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(world.at().join("f")).unwrap();
     let len = || file.metadata().unwrap().len();
     let all = || fs::read(world.at().join("f")).unwrap();
@@ -278,11 +292,9 @@ fn holes_are_found() {
     shell(world.at(), "cp --sparse=always f g; cmp f g");
 }
 
-#[test]
-fn direct_access_and_sync_reach_the_servers() {
+fn direct_access_and_sync_reach_the_servers(world: World) {
     /// `O_DIRECT` on this architecture and others.
     const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
-    let world = World::with("hard");
     let path = world.at().join("f");
     let mut file =
         OpenOptions::new().write(true).create(true).truncate(true).custom_flags(O_DIRECT).open(&path).unwrap();
