@@ -212,7 +212,7 @@ fn lists_and_operations_in_flight_write_the_same_bytes() {
     assert_eq!(report.rows[0].histogram.as_ref().unwrap().len(), 30);
     let (report, _) = bed.report(&["meta", "--files", "5", "--data", "0,4K", "-i", "1"]);
     let data: Vec<_> = report.rows.iter().map(|row| row.setup.get("data").map(String::as_str)).collect();
-    assert_eq!(data, [[None; 4], [Some("4K written"); 4]].concat());
+    assert_eq!(data, [[None; 4], [Some("4.0 KiB written"); 4]].concat());
 }
 
 #[test]
