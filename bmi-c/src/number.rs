@@ -72,6 +72,7 @@ impl From<ErrorKind> for Number {
             ErrorKind::Unsupported => Number::EOPNOTSUPP,
             ErrorKind::Incompatible => Number::EPROTONOSUPPORT,
             ErrorKind::Refused => Number::ECONNREFUSED,
+            ErrorKind::Denied => Number::EACCES,
             ErrorKind::PeerLost => Number::ECONNRESET,
             ErrorKind::TimedOut => Number::ETIMEDOUT,
             ErrorKind::Cancelled => Number::ECANCEL,

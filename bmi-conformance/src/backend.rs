@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use bmi_core::{Addr, AnyTransport, Capabilities, Clock, Time};
+use bmi_core::{Addr, AnyTransport, Capabilities, Clock, PeerIdentity, Time};
 
 /// A backend under test: a small world of named nodes, all driven by the suite, in one thread.
 ///
@@ -20,6 +20,12 @@ pub trait Backend {
     /// by hand: if it returns true and no message is shown, tests fail.
     fn has_inline_receives(&self) -> bool {
         false
+    }
+
+    /// Returns who peers of this node's adapters see (C18), written by hand.
+    fn identity(&self, node: &str) -> PeerIdentity {
+        let _ = node;
+        PeerIdentity::Nobody
     }
 
     /// Creates an adapter on the node of this name. Two calls with one name give two adapters of

@@ -13,7 +13,7 @@
 //!
 //! | level | what is tested | where |
 //! |---|---|---|
-//! | transport | the contract C1 to C17, adapter against adapter | [`transport`] |
+//! | transport | the contract C1 to C18, adapter against adapter | [`transport`] |
 //! | transport | several adapters behind one address (C17), if [`Backend::has_shards`] | [`transport::shards`] |
 //! | message | the message interface of [`bmi_core::Endpoint`] over the backend | [`message`] |
 //! | handle | threads that share a [`bmi_core::Handle`], a suite of its own: [`handle_suite!`] | [`handle`] |

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use bmi_core::driver::MonotonicClock;
-use bmi_core::{Addr, AnyTransport, Capabilities, Clock, OneSided, Registration, Time, Transport};
+use bmi_core::{Addr, AnyTransport, Capabilities, Clock, OneSided, PeerIdentity, Registration, Time, Transport};
 
 use crate::backend::Backend;
 
@@ -45,6 +45,7 @@ pub struct Local {
     vacant: Addr,
     cases: u32,
     shows: bool,
+    identity: PeerIdentity,
     clock: MonotonicClock,
 }
 
@@ -69,6 +70,7 @@ impl Local {
             vacant,
             cases: 8,
             shows: false,
+            identity: PeerIdentity::Nobody,
             clock: MonotonicClock::new(),
         }
     }
@@ -95,6 +97,13 @@ impl Local {
         self.shows = true;
         self
     }
+
+    /// Declares who the peers of its adapters see: see [`Backend::identity`].
+    #[must_use]
+    pub fn with_identity(mut self, identity: PeerIdentity) -> Local {
+        self.identity = identity;
+        self
+    }
 }
 
 impl Backend for Local {
@@ -108,6 +117,10 @@ impl Backend for Local {
 
     fn has_inline_receives(&self) -> bool {
         self.shows
+    }
+
+    fn identity(&self, _node: &str) -> PeerIdentity {
+        self.identity.clone()
     }
 
     fn has_shards(&self) -> bool {

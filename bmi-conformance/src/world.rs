@@ -163,7 +163,7 @@ impl<T: Transport> World<T> {
         self.b.transport.accept(cb, b"welcome").expect("accept");
         self.until(|world| {
             world.a.take(|event| match event {
-                Event::Established { conn, private } if *conn == ca => {
+                Event::Established { conn, private, .. } if *conn == ca => {
                     assert_eq!(&private[..], b"welcome");
                     Some(())
                 }

@@ -18,6 +18,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
+use crate::identity::{Newcomer, PeerPolicy};
 use crate::lists::Lists;
 use crate::mem::MAX_PIECES;
 
@@ -32,6 +33,8 @@ pub struct Config {
     /// The version of the program's own protocol. Both sides of a connection need the same:
     /// otherwise connecting ends with `Incompatible`, and the text names both. The default is 0.
     pub protocol: u32,
+    /// Whom this endpoint lets in. The default lets in everybody whom the backend lets in.
+    pub peer_policy: PeerPolicy,
     /// Limits on what each peer may have in flight to this endpoint.
     pub credits: CreditConfig,
     /// Bounds on peers, messages and transfers.
@@ -277,6 +280,13 @@ impl Config {
         self.name = name.into();
         self
     }
+
+    /// Sets [`Config::peer_policy`] to a function, see [`PeerPolicy`].
+    #[must_use]
+    pub fn admit(mut self, decide: impl Fn(&Newcomer<'_>) -> Result<(), String> + Send + Sync + 'static) -> Config {
+        self.peer_policy = PeerPolicy::new(decide);
+        self
+    }
 }
 
 impl Config {
@@ -296,7 +306,7 @@ impl Config {
             }
             Err(Error::new(ErrorKind::Invalid, format!("{setting} is {value}; it must be from {low} to {high}")))
         };
-        let Config { name, protocol: _, credits, limits, memory, timeouts: _, tuning } = self;
+        let Config { name, protocol: _, peer_policy: _, credits, limits, memory, timeouts: _, tuning } = self;
         within("name's length", name.len() as u64, 0, 64)?;
         within("eager_limit", credits.eager_limit as u64, 256, 1 << 20)?;
         within("credit_messages", credits.messages.into(), 4, 4096)?;

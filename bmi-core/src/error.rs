@@ -22,6 +22,9 @@ pub enum ErrorKind {
     /// an idle connection to make room for others, and what was on its way was not carried out:
     /// any operation may be repeated.
     Refused,
+    /// The peer does not let this side in, or this side not the peer, because of who it is (see
+    /// [`PeerPolicy`](crate::PeerPolicy)). Do not repeat it: the rights have to be changed first.
+    Denied,
     /// The connection is gone: the peer died, closed it, or cut this side off. Connect again, and
     /// repeat the operations that are safe to repeat.
     PeerLost,
@@ -61,6 +64,7 @@ impl ErrorKind {
             ErrorKind::Unsupported => "not supported",
             ErrorKind::Incompatible => "incompatible peer",
             ErrorKind::Refused => "refused",
+            ErrorKind::Denied => "not let in",
             ErrorKind::PeerLost => "peer lost",
             ErrorKind::TimedOut => "timed out",
             ErrorKind::Cancelled => "cancelled",

@@ -31,6 +31,7 @@ mod error;
 pub mod fuzz;
 mod handle;
 mod hooks;
+mod identity;
 mod ids;
 mod lists;
 mod log_limit;
@@ -59,6 +60,7 @@ pub use hooks::{handed_over, step, steps};
 #[doc(hidden)]
 pub use hooks::{longest_job, steps_taken};
 pub use hooks::{mutated, mutated_each};
+pub use identity::{Newcomer, PeerIdentity, PeerPolicy};
 pub use lists::Lists;
 pub use log_limit::LogLimit;
 pub use mem::{Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemoteSlice, Segment};

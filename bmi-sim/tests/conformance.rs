@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bmi_conformance::{Backend, FaultyBackend, Plan, Suite};
-use bmi_core::{Addr, AnyTransport, Capabilities, Clock, OneSided, Registration, Time};
+use bmi_core::{Addr, AnyTransport, Capabilities, Clock, OneSided, PeerIdentity, Registration, Time};
 use bmi_sim::{SimConfig, World};
 
 /// A world as a backend of the suite.
@@ -85,12 +85,19 @@ impl Backend for Sim {
         self.shows
     }
 
+    fn identity(&self, node: &str) -> PeerIdentity {
+        PeerIdentity::named([format!("node:{node}")])
+    }
+
     fn has_shards(&self) -> bool {
         true
     }
 
     fn transport(&self, node: &str) -> AnyTransport {
-        Box::new(self.world.node(node).transport().expect("the node lives"))
+        let identity = self.identity(node);
+        let node = self.world.node(node);
+        node.identify(identity);
+        Box::new(node.transport().expect("the node lives"))
     }
 
     fn shards(&self, node: &str, count: usize) -> Vec<AnyTransport> {

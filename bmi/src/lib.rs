@@ -276,6 +276,9 @@ pub use bmi_core::comm::{Body, Incoming, Reply, serve};
 // Memory.
 #[doc(inline)]
 pub use bmi_core::{MemList, MemSlice, Memory};
+// Who is there.
+#[doc(inline)]
+pub use bmi_core::{Newcomer, PeerIdentity, PeerPolicy};
 // Errors and time.
 #[doc(inline)]
 pub use bmi_core::{Clock, Error, ErrorKind, Time};

@@ -212,6 +212,7 @@ impl From<bmi::Error> for FsError {
             }
             ErrorKind::Exhausted | ErrorKind::Busy => ErrorCode::Busy,
             ErrorKind::TooLarge => ErrorCode::TooLarge,
+            ErrorKind::Denied => ErrorCode::Permission,
             ErrorKind::Incompatible | ErrorKind::Protocol | ErrorKind::Unsupported => ErrorCode::Protocol,
             _ => ErrorCode::Invalid,
         };

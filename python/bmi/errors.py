@@ -40,6 +40,10 @@ class Refused(Error, ConnectionRefusedError):
     """No program listens there, or the peer has rejected the connection."""
 
 
+class Denied(Error, PermissionError):
+    """The peer does not let this side in because of who it is, or this side not the peer."""
+
+
 class PeerLost(Error, ConnectionResetError):
     """The connection is gone. Repeat what is safe to repeat."""
 

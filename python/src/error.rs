@@ -52,11 +52,12 @@ fn function<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
 }
 
 /// The classes for kinds of errors, by their names in Python.
-const KINDS: [(ErrorKind, &str); 13] = [
+const KINDS: [(ErrorKind, &str); 14] = [
     (ErrorKind::Invalid, "Invalid"),
     (ErrorKind::Unsupported, "Unsupported"),
     (ErrorKind::Incompatible, "Incompatible"),
     (ErrorKind::Refused, "Refused"),
+    (ErrorKind::Denied, "Denied"),
     (ErrorKind::PeerLost, "PeerLost"),
     (ErrorKind::TimedOut, "TimedOut"),
     (ErrorKind::Cancelled, "Cancelled"),

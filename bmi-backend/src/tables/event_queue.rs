@@ -72,12 +72,17 @@ impl Extend<Event> for EventQueue {
 
 #[cfg(test)]
 mod tests {
+    use bmi_core::PeerIdentity;
     use bmi_core::transport::ConnId;
 
     use super::*;
 
     fn event(slot: u32) -> Event {
-        Event::Established { conn: ConnId { slot, generation: 0 }, private: Box::default() }
+        Event::Established {
+            conn: ConnId { slot, generation: 0 },
+            identity: PeerIdentity::Nobody,
+            private: Box::default(),
+        }
     }
 
     fn slots(events: &[Event]) -> Vec<u32> {

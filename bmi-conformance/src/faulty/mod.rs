@@ -36,8 +36,8 @@ use bmi_core::transport::{
     WorkOptions, WorkStatus, WriteTarget,
 };
 use bmi_core::{
-    Access, Addr, AnyTransport, Capabilities, Clock, Error, ErrorKind, MemSlice, Memory, MemoryRegion, RemoteKey,
-    RemoteSlice, Segment, Time, Transport, forward_transport,
+    Access, Addr, AnyTransport, Capabilities, Clock, Error, ErrorKind, MemSlice, Memory, MemoryRegion, PeerIdentity,
+    RemoteKey, RemoteSlice, Segment, Time, Transport, forward_transport,
 };
 
 pub use plan::Plan;
@@ -382,6 +382,10 @@ impl<K: Deref<Target: Backend>> Backend for FaultyBackend<K> {
 
     fn has_inline_receives(&self) -> bool {
         self.plan.inline > 0
+    }
+
+    fn identity(&self, node: &str) -> PeerIdentity {
+        self.inner.identity(node)
     }
 
     fn has_shards(&self) -> bool {

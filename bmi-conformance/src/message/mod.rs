@@ -21,7 +21,7 @@ use std::time::Duration;
 use bmi_core::Config;
 
 pub use self::adverse::{hostile, property, recycled, rough};
-pub use self::ends::{cancel, deadlines, late, memory, peers, polling};
+pub use self::ends::{cancel, deadlines, identity, late, memory, peers, polling};
 pub use self::moves::{bulk, calls, immediate};
 pub use self::ways::{credits, expected, fast, offered_receive, unexpected};
 use crate::net::Net;

@@ -43,7 +43,7 @@ macro_rules! behaviours {
 /// All behaviours. This list is the only place where a behaviour is registered.
 const BEHAVIOURS: &[Behaviour] = behaviours! {
     transport::connect {
-        private_data_travels_both_ways, too_long_private_data_is_invalid, rejection_carries_a_reason,
+        private_data_travels_both_ways, both_sides_are_told_who_is_there, too_long_private_data_is_invalid, rejection_carries_a_reason,
         nobody_listens_is_refused, silent_listener_ends_in_time_out, passed_deadline_ends_at_once,
         foreign_scheme_is_invalid, several_listeners, receives_are_posted_before_established,
         what_each_phase_takes, many_connections, names_are_never_used_twice,
@@ -137,6 +137,9 @@ const BEHAVIOURS: &[Behaviour] = behaviours! {
         disconnect_ends_receives, disconnect_has_a_deadline, reconnecting_works,
         a_restarted_peer_is_reached_again, two_connections_are_two_peers, three_endpoints_talk_at_once,
         events_tell_who_came_and_went, an_evicted_peer_is_told,
+    }
+    message::identity {
+        both_sides_learn_who_is_there, who_is_not_let_in_is_told, a_listener_that_is_not_the_right_one_gets_nothing,
     }
     message::hostile {
         garbage_hello_is_refused, mismatch_names_what_is_missing, garbage_acceptance,

@@ -45,7 +45,7 @@ const COLUMNS: [(&str, &str); 18] = [
 
 /// For each part, an `x` in the columns in which it runs.
 #[rustfmt::skip]
-const ROWS: [(&str, &str); 26] = [
+const ROWS: [(&str, &str); 27] = [
     //                             sim     tcp   shm    ib
     //                             pswiti  psnt  pkcst  pst
     ("transport::connect",        "xxxxxx  xxxx  xxxxx  xxx"),
@@ -69,6 +69,7 @@ const ROWS: [(&str, &str); 26] = [
     ("message::calls",            "xxx.x.  xxx.  xxxx.  xx."),
     ("message::late",             "xxxxx.  x...  x....  ..."),
     ("message::peers",            "xxxxx.  xx..  x....  x.."),
+    ("message::identity",         "xx..x.  x...  x....  x.."),
     ("message::hostile",          "xxxxxx  x...  x....  x.."),
     ("message::memory",           "xxx.x.  x...  xx.x.  x.."),
     ("message::recycled",         "xxx.x.  x...  xx.x.  x.."),

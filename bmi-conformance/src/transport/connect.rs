@@ -21,14 +21,32 @@ pub fn private_data_travels_both_ways(backend: &dyn Backend) {
         let Event::ConnectRequest { conn: far, private, .. } = rig.next(B, "a request") else { panic!("no request") };
         assert_eq!(&private[..], &out[..], "private data of the request");
         rig.adapter(B).accept(far, &back).expect("accept");
-        let Event::Established { conn, private } = rig.next(A, "established at the connecting side") else { panic!() };
+        let Event::Established { conn, private, .. } = rig.next(A, "established at the connecting side") else {
+            panic!()
+        };
         assert_eq!(conn, near);
         assert_eq!(&private[..], &back[..], "private data of the acceptance");
-        let Event::Established { conn, private } = rig.next(B, "established at the accepting side") else { panic!() };
+        let Event::Established { conn, private, .. } = rig.next(B, "established at the accepting side") else {
+            panic!()
+        };
         assert_eq!(conn, far);
         assert!(private.is_empty(), "the accepting side's Established has no private data");
         rig.ping(A, B, Link { near, far }, "after connecting");
     }
+}
+
+/// A request and both sides' `Established` tell who is there, as the backend knows it (C18).
+pub fn both_sides_are_told_who_is_there(backend: &dyn Backend) {
+    let mut rig = Rig::new(backend);
+    let addr = rig.listen(B);
+    let deadline = rig.far_off();
+    rig.adapter(A).connect(&addr, b"", deadline).expect("connect");
+    let Event::ConnectRequest { conn, identity: asking, .. } = rig.next(B, "a request") else { panic!("no request") };
+    rig.adapter(B).accept(conn, b"").expect("accept");
+    let Event::Established { identity: listening, .. } = rig.next(A, "established") else { panic!("no connection") };
+    let Event::Established { identity: accepted, .. } = rig.next(B, "established") else { panic!("no connection") };
+    let [a, b] = ["a", "b"].map(|node| backend.identity(node));
+    assert_eq!((asking, accepted, listening), (a.clone(), a, b));
 }
 
 /// Private data over the limit is `Invalid` for `connect` and `accept`, and ignored by `reject`.

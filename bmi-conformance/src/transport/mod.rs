@@ -1,4 +1,4 @@
-//! The transport level: the contract C1 to C17 of [`bmi_core::transport`], directly between two
+//! The transport level: the contract C1 to C18 of [`bmi_core::transport`], directly between two
 //! adapters.
 
 pub mod channel;

@@ -8,6 +8,7 @@ use crate::addr::Addr;
 use crate::endpoint::threading::{AnyThread, OneThread, Threading};
 use crate::engine::{CallPart, Engine, Exposure, Grant, PeerLimits, Unexpected};
 use crate::error::{Error, ErrorKind};
+use crate::identity::PeerIdentity;
 use crate::mem::{Access, MemList};
 use crate::op::{Options, PeerId, Posted, Tag};
 use crate::wire::BulkDescriptor;
@@ -89,6 +90,11 @@ impl<S: Threading> Peer<S> {
     /// See [`Engine::peer_addr`].
     pub fn addr(&self) -> Option<Addr> {
         self.endpoint.look(|engine| engine.peer_addr(self.id))
+    }
+
+    /// See [`Engine::peer_identity`].
+    pub fn identity(&self) -> PeerIdentity {
+        self.endpoint.look(|engine| engine.peer_identity(self.id))
     }
 
     /// Returns what the peer agreed to when the connection was made, or `None` if the connection is

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::engine::books::{Counters, PeerLimits, Pinned, ResourceUsage};
 use crate::engine::buffers::PinCounts;
 use crate::error::{Error, ErrorKind};
+use crate::identity::PeerIdentity;
 use crate::op::{Completion, OpKind, PeerId};
 use crate::time::Time;
 use crate::transport::Transport;
@@ -96,6 +97,12 @@ impl Engine {
     /// have one.
     pub fn peer_addr(&self, peer: PeerId) -> Option<Addr> {
         self.peers.addr(peer).cloned()
+    }
+
+    /// Returns who a peer is, as far as the transport has proved it. Nobody until the peer is
+    /// connected, and after it is lost.
+    pub fn peer_identity(&self, peer: PeerId) -> PeerIdentity {
+        self.peers.get(peer).filter(|peer| peer.is_up()).map(|peer| peer.identity.clone()).unwrap_or_default()
     }
 
     /// Returns the limits agreed with a peer. `None` until the peer is connected, and after it is

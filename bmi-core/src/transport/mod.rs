@@ -212,6 +212,11 @@
 //!   - *End.* When a member is dropped, the connections that wait for it go to the others, or end
 //!     if the others have no room. If it was listening, its addresses are free. What it handed over
 //!     before is served.
+//!
+//! - **C18 identity.** [`Event::ConnectRequest`] and [`Event::Established`] tell who the peer is
+//!   ([`PeerIdentity`]), as far as the backend has proved it, and not as the peer says. Both events
+//!   of an accepted connection tell the same. Nothing that the peer does later changes it. What is
+//!   proved at one side need not be at the other.
 
 pub(crate) mod bed;
 pub(crate) mod capability;
@@ -224,6 +229,7 @@ use std::task::Waker;
 use crate::addr::Addr;
 pub use crate::class::ServiceClass;
 use crate::error::{Error, ErrorKind};
+use crate::identity::PeerIdentity;
 use crate::mem::{
     Access, MemList, MemSlice, Memory, MemoryRegion, RemoteKey, RemotePages, RemoteSlice, RemoteView, Segment,
 };
@@ -439,7 +445,9 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
         /// The address of the peer as it says or as it is seen. For logs only.
-        from: Addr,
+        from: Box<Addr>,
+        /// Who the peer is (C18).
+        identity: PeerIdentity,
         /// The bytes that the peer passed to `connect`, at most [`MAX_PRIVATE_DATA`]. Their content
         /// is not checked.
         private: Box<[u8]>,
@@ -448,6 +456,8 @@ pub enum Event {
     Established {
         /// The connection.
         conn: ConnId,
+        /// Who the peer is (C18).
+        identity: PeerIdentity,
         /// At the connecting side, the bytes that the peer passed to `accept`. Their content is not
         /// checked. Empty at the accepting side.
         private: Box<[u8]>,
@@ -467,6 +477,9 @@ pub enum Event {
         reason: Error,
     },
 }
+
+// Each completion is one, and several are moved for each message: they stay in a cache line.
+const _: () = assert!(size_of::<Event>() <= 64);
 
 /// The result of [`Transport::arm`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

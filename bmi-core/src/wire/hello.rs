@@ -186,7 +186,12 @@ pub(crate) fn encode_refusal(error: &Error) -> Vec<u8> {
     wire.extend_from_slice(REFUSAL);
     wire.extend_from_slice(&VERSION.to_le_bytes());
     wire.extend_from_slice(&OLDEST.to_le_bytes());
-    wire.extend_from_slice(&(if error.kind() == ErrorKind::Incompatible { 1u64 } else { 0 }).to_le_bytes());
+    let kind: u64 = match error.kind() {
+        ErrorKind::Incompatible => 1,
+        ErrorKind::Denied => 2,
+        _ => 0,
+    };
+    wire.extend_from_slice(&kind.to_le_bytes());
     put_text(&mut wire, error.detail());
     wire
 }
@@ -196,7 +201,11 @@ pub(crate) fn decode_refusal(wire: &[u8]) -> Error {
     if wire.len() < REFUSAL_LEN || wire[..4] != *REFUSAL {
         return Error::new(ErrorKind::Refused, "the peer gave no reason");
     }
-    let kind = if u64_at(wire, 8) == 0 { ErrorKind::Refused } else { ErrorKind::Incompatible };
+    let kind = match u64_at(wire, 8) {
+        0 => ErrorKind::Refused,
+        2 => ErrorKind::Denied,
+        _ => ErrorKind::Incompatible,
+    };
     let text = text_at(wire, 16).unwrap_or_default();
     Error::new(kind, format!("the peer (protocol {} to {}) says: {text}", u16_at(wire, 6), u16_at(wire, 4)))
 }

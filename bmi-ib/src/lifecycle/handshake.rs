@@ -4,7 +4,7 @@ use std::io;
 
 use bmi_backend::{Outcome, check_private, request_gone};
 use bmi_core::transport::{ConnId, Event};
-use bmi_core::{Error, ErrorKind, Time};
+use bmi_core::{Error, ErrorKind, PeerIdentity, Time};
 
 use super::connection::{Connection, Next, Phase};
 use crate::IbTransport;
@@ -109,7 +109,7 @@ impl IbTransport {
         let said = match next {
             Next::Ready(private) => {
                 let said = connection.say(Message::Ready, &[]);
-                self.pending.push(Event::Established { conn, private });
+                self.pending.push(Event::Established { conn, identity: PeerIdentity::Nobody, private });
                 said
             }
             Next::Accept(private) => {
@@ -134,7 +134,7 @@ impl IbTransport {
             (Message::Connect(peer), Phase::HalfOpen { origin, .. }) => {
                 self.half_open.remove(*origin, id);
                 connection.phase = Phase::Requested { peer };
-                let from = connection.peer.clone();
+                let from = Box::new(connection.peer.clone());
                 self.deadlines.refresh();
                 if let Err(error) = self.give_queues(id) {
                     self.deadlines.warn_closed(&from, &error, self.now);
@@ -143,7 +143,7 @@ impl IbTransport {
                     }
                     return Ok(());
                 }
-                self.pending.push(Event::ConnectRequest { conn: id, from, private });
+                self.pending.push(Event::ConnectRequest { conn: id, from, identity: PeerIdentity::Nobody, private });
             }
             (Message::Accept(peer), Phase::Greeting { deadline }) => {
                 let deadline = *deadline;
@@ -198,7 +198,8 @@ impl IbTransport {
     pub(crate) fn establish(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         connection.phase = Phase::Established;
-        self.pending.push(Event::Established { conn: connection.id, private: Box::default() });
+        let (conn, identity) = (connection.id, PeerIdentity::Nobody);
+        self.pending.push(Event::Established { conn, identity, private: Box::default() });
         self.deadlines.refresh();
     }
 

@@ -15,14 +15,13 @@ use super::connection::Phase;
 use super::handshake::check_user;
 use crate::error::Fault;
 use crate::os::socket::{self, ListenError};
-use crate::os::sys;
+use crate::os::sys::{self, Credentials};
 use crate::{ShmConfig, ShmTransport, token_of};
 
 /// An accepted socket of an admitted user that no transport has a connection for yet.
 pub(crate) struct Newcomer {
     socket: OwnedFd,
-    /// The number of its process.
-    origin: i32,
+    process: Credentials,
     /// Set if the kernel may copy between the two processes.
     crosses: bool,
     arrived: Time,
@@ -58,7 +57,8 @@ impl ShmTransport {
     }
 
     fn handle_newcomer(&mut self, newcomer: Newcomer, place: Place) {
-        let Newcomer { socket, origin, crosses, arrived } = newcomer;
+        let Newcomer { socket, process, crosses, arrived } = newcomer;
+        let origin = process.pid;
         let peer = name_of(origin);
         let deadline = arrived + self.config.limits.handshake_timeout;
         while let Some(id) = self.half_open.first_to_go(self.slots.is_full()) {
@@ -75,7 +75,7 @@ impl ShmTransport {
         }
         self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
-            (connection.socket, connection.crosses) = (Some(socket), crosses);
+            (connection.socket, connection.process, connection.crosses) = (Some(socket), Some(process), crosses);
         }
         self.mark_ready(id.slot);
     }
@@ -83,11 +83,13 @@ impl ShmTransport {
 
 /// Checks the user of an accepted socket.
 fn admit(socket: OwnedFd, config: &ShmConfig, deadlines: &mut Deadlines, now: Time) -> Option<Newcomer> {
-    let origin = sys::credentials(&socket).map_or(0, |peer| peer.pid);
-    match check_user(config, &socket) {
-        Ok(crosses) => Some(Newcomer { socket, origin, crosses, arrived: now }),
+    let process = sys::credentials(&socket);
+    let name = name_of(process.as_ref().map_or(0, |process| process.pid));
+    let checked = process.map_err(Fault::Socket).and_then(|process| Ok((process, check_user(config, process)?)));
+    match checked {
+        Ok((process, crosses)) => Some(Newcomer { socket, process, crosses, arrived: now }),
         Err(fault) => {
-            deadlines.warn_closed(&name_of(origin), &fault, now);
+            deadlines.warn_closed(&name, &fault, now);
             None
         }
     }

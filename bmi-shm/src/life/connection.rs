@@ -13,11 +13,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use bmi_backend::software::{Exposures, slot_of};
 use bmi_core::mem::{MemSlice, SharedPages};
 use bmi_core::transport::{ConnId, WorkId};
-use bmi_core::{Access, Addr, Error, Segment, Time};
+use bmi_core::{Access, Addr, Error, PeerIdentity, Segment, Time};
 
 use super::packet::{Hello, Packet};
 use crate::error::Fault;
 use crate::os::socket;
+use crate::os::sys::Credentials;
 use crate::records::{Inbound, Link, Pass, leave_now, send_now};
 use crate::shared::{Advice, Area, Place};
 use crate::work::QueuePair;
@@ -78,6 +79,8 @@ pub(crate) struct Connection {
     pub(crate) exposures: Exposures,
     /// Set if the kernel may copy between the two processes.
     pub(crate) crosses: bool,
+    /// The process at the other end, once there is a socket.
+    pub(crate) process: Option<Credentials>,
     pub(crate) draining: Option<Draining>,
     /// Set if there is work that only waits for its turn.
     pub(crate) more: bool,
@@ -117,12 +120,18 @@ impl Connection {
             inbound: Inbound::default(),
             exposures: Exposures::default(),
             crosses: false,
+            process: None,
             draining: None,
             more: false,
             activity: Activity::Busy,
             idle: 0,
             _place: place,
         }
+    }
+
+    /// Returns who is at the other end.
+    pub(crate) fn identity(&self) -> PeerIdentity {
+        self.process.map(PeerIdentity::from).unwrap_or_default()
     }
 
     /// Notes that the connection has work. Returns whether it was at rest.

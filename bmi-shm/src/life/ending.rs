@@ -17,7 +17,7 @@ use super::packet::{Greeting, Packet, encode_hello, hello};
 use crate::ShmTransport;
 use crate::error::{Fault, Refusal, Violation};
 use crate::os::socket;
-use crate::os::sys::{self, Life};
+use crate::os::sys::Life;
 use crate::passed::{Holder, Retired};
 use crate::records::Inbound;
 use crate::work::Completions;
@@ -169,8 +169,7 @@ impl ShmTransport {
     pub(crate) fn cut(&mut self, slot: u32, violation: Violation) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
-        let process = connection.socket.as_ref().and_then(|socket| sys::credentials(socket).ok());
-        self.offenders.note(process.map_or(0, |process| process.pid), self.now);
+        self.offenders.note(connection.process.map_or(0, |process| process.pid), self.now);
         if let Some(link) = &mut connection.link {
             link.say_taken(); // the peer treats unacknowledged messages as refused
             connection.say(&Packet::Refusal(violation.refusal()));

@@ -4,7 +4,7 @@
 //! on. The link exists from the moment on when both areas do.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::connection::{Connection, Phase};
 use super::packet::{Greeting, Hello, Packet, encode_hello, hello};
 use crate::error::{Fault, Violation, no_memory, unconnected};
 use crate::os::socket::{self, Passed};
-use crate::os::sys::{self, Process};
+use crate::os::sys::{self, Credentials, Process};
 use crate::passed::Mapped;
 use crate::records::Link;
 use crate::shared::Area;
@@ -68,17 +68,19 @@ impl ShmTransport {
         let connected = socket::connect(path).map_err(unconnected).and_then(|socket| {
             // The check comes before anything is sent. So another user's process that listens there
             // gets no descriptor and learns no address.
-            let crosses = check_user(&self.config, &socket)?;
+            let process = sys::credentials(&socket).map_err(Fault::Socket)?;
+            let crosses = check_user(&self.config, process)?;
             let hello = hello(&self.config, &self.cookie, Greeting::Connect, crosses);
             let fd = connection.own_fd.as_ref().map(AsFd::as_fd);
             socket::send(&socket, encode_hello(&hello, private).bytes(), fd).map_err(Fault::Unreachable)?;
-            Ok((socket, crosses))
+            Ok((socket, process, crosses))
         });
         match connected {
-            Ok((socket, crosses)) => {
+            Ok((socket, process, crosses)) => {
                 let watched = self.watch(socket.as_fd(), token_of(slot));
                 let Some(connection) = self.slots.at_mut(slot) else { return };
-                (connection.socket, connection.own_fd, connection.crosses) = (Some(socket), None, crosses);
+                (connection.socket, connection.own_fd) = (Some(socket), None);
+                (connection.process, connection.crosses) = (Some(process), crosses);
                 connection.phase = Phase::Greeting { deadline };
                 match watched {
                     Ok(()) => self.mark_ready(slot),
@@ -115,7 +117,8 @@ impl ShmTransport {
         connection.phase = Phase::Requested;
         connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
         self.deadlines.refresh();
-        events.push(Event::ConnectRequest { conn: id, from: connection.peer.clone(), private });
+        let (from, identity) = (Box::new(connection.peer.clone()), connection.identity());
+        events.push(Event::ConnectRequest { conn: id, from, identity, private });
         Ok(())
     }
 
@@ -126,7 +129,7 @@ impl ShmTransport {
             return Err(request_gone());
         };
         let hello = hello(&self.config, &self.cookie, Greeting::Accept, connection.crosses);
-        let fd = connection.own_fd.take();
+        let (fd, identity) = (connection.own_fd.take(), connection.identity());
         if let Some(socket) = &connection.socket
             && let Err(error) =
                 socket::send(socket, encode_hello(&hello, private).bytes(), fd.as_ref().map(AsFd::as_fd))
@@ -135,23 +138,17 @@ impl ShmTransport {
             tracing::debug!(%error, "cannot tell the peer that it was accepted");
         }
         self.establish(conn.slot);
-        self.pending.report(Event::Established { conn, private: Box::default() });
+        self.pending.report(Event::Established { conn, identity, private: Box::default() });
         Ok(())
     }
 
     /// Makes the link, once both areas are there.
     pub(super) fn establish(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
-        let (Some(own), Some((peer, hello)), Some(socket)) =
-            (&connection.own, connection.theirs.take(), &connection.socket)
-        else {
-            return;
-        };
-        let process = connection.crosses.then(|| {
-            let pid = sys::credentials(socket).map_or(0, |credentials| credentials.pid);
-            Process::probe(pid, hello.address, hello.cookie)
-        });
-        let (process, secret) = process.flatten().unzip();
+        let (Some(own), Some((peer, hello))) = (&connection.own, connection.theirs.take()) else { return };
+        let crossed = connection.process.filter(|_| connection.crosses);
+        let process = crossed.and_then(|process| Process::probe(process.pid, hello.address, hello.cookie));
+        let (process, secret) = process.unzip();
         if let Some(secret) = secret {
             connection.say(&Packet::Proof { secret });
         }
@@ -190,17 +187,16 @@ impl ShmTransport {
     }
 }
 
-/// Checks that a peer's user may talk to this process. Returns whether the kernel may copy between
-/// the two.
-pub(super) fn check_user(config: &ShmConfig, socket: &OwnedFd) -> Result<bool, Fault> {
-    let user = sys::credentials(socket).map_err(Fault::Socket)?.user;
-    let own = rustix::process::geteuid().as_raw();
+/// Checks that the user of a peer's process may talk to this process. Returns whether the kernel
+/// may copy between the two.
+pub(super) fn check_user(config: &ShmConfig, process: Credentials) -> Result<bool, Fault> {
+    let (user, own) = (process.user, rustix::process::geteuid().as_raw());
     if config.admits(user, own) { Ok(config.crosses(user, own)) } else { Err(user_refused(user)) }
 }
 
 fn user_refused(user: u32) -> Fault {
     let why = format!("the peer runs under user {user}, which ShmConfig::allowed_users does not name");
-    Fault::other(ErrorKind::Refused, why)
+    Fault::other(ErrorKind::Denied, why)
 }
 
 /// Maps the area that came with a hello.

@@ -81,7 +81,7 @@ impl ShmTransport {
                 connection.theirs = Some((map_area(&hello, passed)?, hello));
                 self.establish(slot);
                 if let Some(connection) = self.slots.at_mut(slot) {
-                    events.push(Event::Established { conn: connection.id, private });
+                    events.push(Event::Established { conn: connection.id, identity: connection.identity(), private });
                 }
                 Ok(())
             }

@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
+use bmi_core::PeerIdentity;
 use bmi_core::mem::Lender;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
@@ -117,6 +118,14 @@ pub(crate) struct Credentials {
     /// The process number, or 0 if this process cannot see it because it is in another namespace.
     pub(crate) pid: i32,
     pub(crate) user: u32,
+    pub(crate) group: u32,
+}
+
+impl From<Credentials> for PeerIdentity {
+    fn from(process: Credentials) -> PeerIdentity {
+        let Credentials { pid, user, group } = process;
+        PeerIdentity::Process { process: pid.max(0) as u32, user, group }
+    }
 }
 
 /// Returns the credentials of the process at the other end. Calls `getsockopt` directly because the
@@ -137,7 +146,7 @@ pub(crate) fn credentials(socket: &OwnedFd) -> io::Result<Credentials> {
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(Credentials { pid: peer.pid, user: peer.uid })
+    Ok(Credentials { pid: peer.pid, user: peer.uid, group: peer.gid })
 }
 
 /// A process that lends pages to this one.

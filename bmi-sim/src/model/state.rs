@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
+use bmi_core::PeerIdentity;
 use bmi_core::transport::{Event as Report, WorkKind};
 
 use super::connection::{Conn, RecvWork, Registrations, Slot, is_message};
@@ -39,6 +40,8 @@ pub(crate) struct NodeState {
     pub(crate) wall_ns: i64,
     /// The programs that run on it whenever it is up.
     pub(crate) programs: Vec<Program>,
+    /// Who the peers of transports see that are created on it (C18).
+    pub(crate) identity: PeerIdentity,
     /// The times at which its power failed.
     pub(crate) crashes: Vec<u64>,
     /// The faults of a plan that affect it.
@@ -63,6 +66,7 @@ impl NodeState {
             disk_users: Vec::new(),
             wall_ns: EPOCH_NS,
             programs: Vec::new(),
+            identity: PeerIdentity::Nobody,
             crashes: Vec::new(),
             lasting: Lasting::default(),
             #[cfg(feature = "mutants")]
@@ -82,6 +86,8 @@ impl NodeState {
 /// A transport.
 pub(crate) struct AdapterState {
     pub(crate) node: u32,
+    /// Who its peers see (C18).
+    pub(crate) identity: PeerIdentity,
     /// The first transport of its group; itself if it is in no group.
     pub(crate) group: u32,
     /// Of the first transport of a group: how many of its members get new connections.
@@ -176,8 +182,10 @@ impl Wake for Waiter {
 
 impl Core {
     pub(crate) fn add_adapter(&mut self, node: u32) -> u32 {
+        let identity = self.nodes[node as usize].identity.clone();
         self.adapters.push(AdapterState {
             node,
+            identity,
             group: self.adapters.len() as u32,
             taking: usize::MAX,
             core: None,

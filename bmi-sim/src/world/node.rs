@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bmi_core::{Addr, Time};
+use bmi_core::{Addr, PeerIdentity, Time};
 
 use super::time::Sleep;
 use crate::model::processor::{Cpu, Load, Usage, Work};
@@ -23,6 +23,21 @@ impl Node {
     /// Returns the address of one of its ports; use 0 to let `listen` choose one.
     pub fn addr(&self, port: u16) -> Addr {
         Addr::sim(self.name(), port)
+    }
+
+    /// Sets who the node's transports are to their peers (C18 of [`bmi_core::transport`]): those
+    /// that are created from now on. No certificate is made or checked: the world vouches for it. A
+    /// new node is nobody.
+    ///
+    /// ```
+    /// use bmi_core::PeerIdentity;
+    /// use bmi_sim::World;
+    ///
+    /// let world = World::new(1);
+    /// world.sim().node("a").identify(PeerIdentity::named(["user:alice"]));
+    /// ```
+    pub fn identify(&self, identity: PeerIdentity) {
+        self.state(|node, _| node.identity = identity);
     }
 
     /// Returns the node's world.

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::AsFd;
 
 use bmi_backend::{Fault, Violation, check_private, request_gone};
-use bmi_core::Error;
 use bmi_core::transport::{ConnId, Event};
+use bmi_core::{Error, PeerIdentity};
 
 use super::ending::say_last;
 use super::join::{JoinToken, TOKEN};
@@ -50,9 +50,9 @@ impl TcpTransport {
                 connection.phase = Phase::Requested;
                 connection.further = further;
                 connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
-                let from = connection.peer.clone();
+                let from = Box::new(connection.peer.clone());
                 self.deadlines.refresh();
-                events.push(Event::ConnectRequest { conn: id, from, private });
+                events.push(Event::ConnectRequest { conn: id, from, identity: PeerIdentity::Nobody, private });
                 self.ready.add(slot);
             }
             (Ok(Some(Greeted { greeting: Greeting::Join, private, .. })), Phase::HalfOpen { .. })
@@ -68,7 +68,7 @@ impl TcpTransport {
                 connection.inbound.grow(self.config.tuning.read_ahead.max(4 << 10));
                 connection.phase = Phase::Established;
                 self.deadlines.refresh();
-                events.push(Event::Established { conn: id, private });
+                events.push(Event::Established { conn: id, identity: PeerIdentity::Nobody, private });
                 self.ready.add(slot);
                 if let Some(token) = token {
                     TcpTransport::spread(connection, further);
@@ -108,7 +108,8 @@ impl TcpTransport {
         }
         self.dirty.add(conn.slot);
         self.ready.add(conn.slot);
-        self.pending.push(Event::Established { conn, private: Box::default() });
+        let identity = PeerIdentity::Nobody;
+        self.pending.push(Event::Established { conn, identity, private: Box::default() });
         Ok(())
     }
 

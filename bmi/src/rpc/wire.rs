@@ -235,7 +235,7 @@ impl ReplyHead {
 }
 
 /// The kinds of errors on the wire. The code of a kind is its place here, from 1.
-const KINDS: [ErrorKind; 14] = [
+const KINDS: [ErrorKind; 15] = [
     ErrorKind::Invalid,
     ErrorKind::Unsupported,
     ErrorKind::Incompatible,
@@ -249,6 +249,7 @@ const KINDS: [ErrorKind; 14] = [
     ErrorKind::Io,
     ErrorKind::Abandoned,
     ErrorKind::Busy,
+    ErrorKind::Denied,
     // For kinds of later versions.
     ErrorKind::Io,
 ];

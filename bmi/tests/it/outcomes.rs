@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bmi::{Call, Client, Error, ErrorKind, Instant};
+use bmi::{Call, Client, Config, Error, ErrorKind, Instant, Server};
 
-use crate::bed::{Bed, LIMIT, everywhere, outside};
+use crate::bed::{Bed, LIMIT, everywhere, outside, start};
 
 /// Does what the request says.
 async fn obey(call: Call) -> Result<(), Error> {
@@ -191,6 +191,41 @@ fn a_closed_client_and_a_wrong_address_say_so() {
         }
         let error = server.serve(obey).await.expect_err("it serves already");
         assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+/// A call that may be repeated was not to be repeated until its time is over: only who runs the
+/// server can change who is let in.
+#[test]
+fn a_client_that_is_not_let_in_gives_up_at_once() {
+    everywhere(async |bed: &Bed| {
+        let config = Config::named("closed").admit(|newcomer| Err(format!("{} is not known here", newcomer.identity)));
+        let server = Server::builder().config(config).bind(bed.addr()).await.expect("a server");
+        let (server, addr) = start(server, obey);
+        let client = Client::new(addr);
+        let start = Instant::now();
+        let error = client.call("done").idempotent().timeout(LIMIT).await.expect_err("not let in");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(error.detail().contains("is not known here"), "{error}");
+        assert!(start.elapsed() < LIMIT / 2);
+        client.close().await;
+        server.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+#[test]
+fn a_handler_knows_who_calls() {
+    outside(async |bed: &Bed| {
+        let tell = async |call: Call| {
+            let user = call.identity().user();
+            call.reply(format!("{user:?}")).await
+        };
+        let (server, addr) = bed.serve(tell).await;
+        let (client, is_shm) = (Client::new(addr.as_str()), addr.starts_with("shm:"));
+        let user = is_shm.then(|| rustix::process::geteuid().as_raw());
+        assert_eq!(client.call("who am I").await.expect("a reply").bytes, format!("{user:?}"));
+        client.close().await;
         server.shutdown(Duration::from_secs(1)).await;
     });
 }

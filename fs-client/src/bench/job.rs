@@ -20,6 +20,8 @@ const MOST_TRANSFERS: u64 = 16 << 20;
 pub(crate) const MOST_TASKS: u32 = 1024;
 /// The most files of a task.
 const MOST_FILES: u64 = 10_000_000;
+/// The most bytes of a file that is measured for its name: such a file is on one server.
+const SMALL_FILE: u64 = fs_proto::limits::DEFAULT_STRIP;
 /// The most directories above a file.
 const DEEPEST: u32 = 64;
 /// The most operations of a task that are in flight.
@@ -108,6 +110,8 @@ pub(crate) struct Meta {
     pub(crate) depth: u32,
     /// Operations of a task that are in flight.
     pub(crate) in_flight: u32,
+    /// Bytes that are written to each file after it was created.
+    pub(crate) bytes: u64,
 }
 
 /// Whole files, copied from and to this host as `pvfs put` and `pvfs get` do.
@@ -348,6 +352,9 @@ impl Meta {
         if self.files.checked_mul(u64::from(tasks)).is_none() || self.depth > DEEPEST {
             return Err(format!("files are at most {DEEPEST} directories deep"));
         }
+        if self.bytes > SMALL_FILE {
+            return Err(format!("files of names have at most {SMALL_FILE} bytes; pvfs bench io measures data"));
+        }
         Ok(())
     }
 }
@@ -414,9 +421,10 @@ pub(super) mod tests {
             (with(Io { in_flight: 1024, transfer: 2 << 20, block: 2 << 20, ..io }), "1G of memory"),
             (with(Io { pieces: 3, ..io }), "3 pieces"),
             (with(Io { pieces: 5, ..io }), "4 transfers"),
-            (names(Meta { files: 0, unique: false, depth: 0, in_flight: 1 }), "1 to 10000000"),
-            (names(Meta { files: 1, unique: false, depth: 65, in_flight: 1 }), "directories deep"),
-            (names(Meta { files: 1, unique: false, depth: 0, in_flight: 1025 }), "not 1025"),
+            (names(Meta { files: 0, unique: false, depth: 0, in_flight: 1, bytes: 0 }), "1 to 10000000"),
+            (names(Meta { files: 1, unique: false, depth: 65, in_flight: 1, bytes: 0 }), "directories deep"),
+            (names(Meta { files: 1, unique: false, depth: 0, in_flight: 1025, bytes: 0 }), "not 1025"),
+            (names(Meta { files: 1, unique: false, depth: 0, in_flight: 1, bytes: 65_537 }), "at most 65536 bytes"),
             (of(Work::Copy(Copying { size: 0 })), "at least one byte"),
             (Job { works: Vec::new(), ..good.clone() }, "nothing is to be measured"),
         ] {

@@ -210,6 +210,7 @@ fn meta_setup(job: &Job, meta: Meta) -> BTreeMap<String, String> {
     let mut others =
         vec![("dirs", dirs.to_owned()), ("files", meta.files.to_string()), ("depth", meta.depth.to_string())];
     others.extend(in_flight(meta.in_flight));
+    others.extend((meta.bytes > 0).then(|| ("data", format!("{} written", units::amount(meta.bytes)))));
     setup(job, others)
 }
 

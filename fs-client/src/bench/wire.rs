@@ -32,7 +32,7 @@ use serde_json::Value;
 use super::job::{Job, Order, Part, Ready};
 
 /// The version of the protocol.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 /// Length of the longest line before the other side is known, in bytes.
 pub(super) const HELLO_LINE: u64 = 4 << 10;
 /// Length of the longest line of the leader: a job.
@@ -259,9 +259,10 @@ mod tests {
         let hello = Hello::new("a".into(), Some("secret".into()));
         let line = |hello: &Hello| serde_json::to_string(hello).unwrap();
         assert_eq!(Hello::parse(&line(&hello)), Ok(hello.clone()));
-        let newer = Hello::parse(&line(&Hello { pvfs_bench: 5, ..hello.clone() })).unwrap_err();
-        assert!(newer.contains("version 5") && newer.contains("version 4"), "{newer}");
-        for stranger in ["GET / HTTP/1.1", "{}", "[1]", "{\"pvfs_bench\":4}", "{\"pvfs_bench\":\"4\"}"] {
+        let newer = Hello::parse(&line(&Hello { pvfs_bench: VERSION + 1, ..hello.clone() })).unwrap_err();
+        let both = [VERSION + 1, VERSION].map(|version| format!("version {version}"));
+        assert!(both.iter().all(|version| newer.contains(version)), "{newer}");
+        for stranger in ["GET / HTTP/1.1", "{}", "[1]", "{\"pvfs_bench\":5}", "{\"pvfs_bench\":\"5\"}"] {
             assert!(Hello::parse(stranger).unwrap_err().contains("no 'pvfs bench join'"), "{stranger}");
         }
         let named = Hello::parse(&line(&Hello { name: "\u{1b}[2J".into(), ..hello })).unwrap_err();

@@ -40,9 +40,12 @@ pub(super) fn bench(global: &Global, what: &Bench, output: &mut Output) -> Resul
         }
         Bench::Mount(args) => return mount(args, output),
         Bench::Io { io, run } => (run, io_plan(global, io, run)?),
-        Bench::Meta { files, unique_dir, depth, in_flight, run } => {
-            let meta = |in_flight| Meta { files: *files, unique: *unique_dir, depth: *depth, in_flight };
-            (run, plan(global, run, in_flight.iter().map(|number| Work::Meta(meta(*number))).collect(), None)?)
+        Bench::Meta { files, unique_dir, depth, in_flight, data, run } => {
+            let meta = |in_flight, bytes| {
+                Work::Meta(Meta { files: *files, unique: *unique_dir, depth: *depth, in_flight, bytes })
+            };
+            let works = in_flight.iter().flat_map(|number| data.iter().map(move |bytes| meta(*number, *bytes)));
+            (run, plan(global, run, works.collect(), None)?)
         }
         Bench::Copy { size, local, run } => {
             (run, plan(global, run, vec![Work::Copy(Copying { size: *size })], Some(local))?)
@@ -173,7 +176,8 @@ fn io_plan(global: &Global, io: &IoArgs, run: &RunArgs) -> Result<Plan, Stop> {
 
 /// Returns what `bench all` measures, with a part of the usual files and bytes.
 fn all(part: u64, size: u64, verify: bool) -> Vec<Work> {
-    let meta = |files, in_flight| Work::Meta(Meta { files: files / part, unique: false, depth: 0, in_flight });
+    let meta =
+        |files, in_flight| Work::Meta(Meta { files: files / part, unique: false, depth: 0, in_flight, bytes: 0 });
     let io = |transfer, block, pieces, in_flight| {
         let (segments, shared, random, overwrite) = (1, true, true, true);
         let (sync, existing, view, block) = (false, false, false, block / part);

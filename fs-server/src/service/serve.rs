@@ -105,7 +105,7 @@ impl Desk {
     /// Records that a peer has connected or was lost. Returns the peer if it was lost.
     fn note(&mut self, event: &PeerEvent<Peer>) -> Option<PeerId> {
         match event {
-            PeerEvent::Connected { peer, addr, outgoing: false } => {
+            PeerEvent::Connected { peer, addr, outgoing: false, .. } => {
                 tracing::debug!(?peer, %addr, "connected");
                 self.sessions.entry(peer.id()).or_default().seen_at(addr.host());
                 None

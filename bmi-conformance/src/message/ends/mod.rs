@@ -3,6 +3,7 @@
 
 pub mod cancel;
 pub mod deadlines;
+pub mod identity;
 pub mod late;
 pub mod memory;
 pub mod peers;

@@ -294,7 +294,7 @@ pub async fn events_tell_who_came_and_went(net: &Net<'_>) {
     let addr = b.listen(&net.listen_addr("b")).expect("listen");
     let peer = a.connect(&addr, soon(&a)).await.expect("connect");
     match net.next_event(&a, "connected").await {
-        PeerEvent::Connected { peer: seen, addr: at, outgoing } => {
+        PeerEvent::Connected { peer: seen, addr: at, outgoing, .. } => {
             assert_eq!((seen, at, outgoing), (peer.clone(), addr, true));
         }
         other => panic!("{other:?}"),

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use crate::addr::Addr;
 use crate::error::Error;
+use crate::identity::PeerIdentity;
 use crate::mem::{MemSlice, Memory};
 use crate::op::{PeerId, Tag};
 use crate::sync::Returns;
@@ -142,6 +143,8 @@ pub enum PeerEvent<P = PeerId> {
         /// The address of the peer. For a peer that connected to this side, the address that it
         /// gives or that is seen.
         addr: Addr,
+        /// Who it is, as far as the transport has proved it.
+        identity: PeerIdentity,
         /// Whether this side connected.
         outgoing: bool,
     },
@@ -158,7 +161,9 @@ impl PeerEvent {
     /// Returns the event with `of` its peer in place of the peer's id.
     pub(crate) fn map<P>(self, of: impl FnOnce(PeerId) -> P) -> PeerEvent<P> {
         match self {
-            PeerEvent::Connected { peer, addr, outgoing } => PeerEvent::Connected { peer: of(peer), addr, outgoing },
+            PeerEvent::Connected { peer, addr, identity, outgoing } => {
+                PeerEvent::Connected { peer: of(peer), addr, identity, outgoing }
+            }
             PeerEvent::Lost { peer, reason } => PeerEvent::Lost { peer: of(peer), reason },
         }
     }

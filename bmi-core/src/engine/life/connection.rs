@@ -12,6 +12,7 @@ use crate::engine::buffers::ReceiveSlots;
 use crate::engine::bulk::{pacing, transfer};
 use crate::engine::ending::finish;
 use crate::error::{Error, ErrorKind};
+use crate::identity::{Newcomer, PeerIdentity};
 use crate::mutated;
 use crate::op::{OpId, OpKind, Options, PeerId};
 use crate::transport::{ConnId, Transport};
@@ -51,9 +52,11 @@ impl Engine {
     }
 
     /// Handles the connection request of a peer.
-    pub(in crate::engine) fn on_request(&mut self, conn: ConnId, from: Addr, private: &[u8]) {
-        let hello = Hello::decode_for(private, self.adapter.config.protocol);
-        let accepted = hello.and_then(|hello| self.accept(conn, &from, &hello));
+    pub(in crate::engine) fn on_request(&mut self, conn: ConnId, from: Addr, identity: PeerIdentity, private: &[u8]) {
+        // First, so that who is not let in learns nothing else.
+        let admitted = admit(&self.adapter, &Newcomer::new(&identity, &from, false));
+        let hello = admitted.and_then(|()| Hello::decode_for(private, self.adapter.config.protocol));
+        let accepted = hello.and_then(|hello| self.accept(conn, &from, identity, &hello));
         if let Err(error) = accepted {
             let AdapterSide { transport, log, now, .. } = &mut self.adapter;
             if log.admits("connection refused", from.host(), *now) {
@@ -63,7 +66,7 @@ impl Engine {
         }
     }
 
-    fn accept(&mut self, conn: ConnId, from: &Addr, hello: &Hello) -> Result<(), Error> {
+    fn accept(&mut self, conn: ConnId, from: &Addr, identity: PeerIdentity, hello: &Hello) -> Result<(), Error> {
         self.check_open()?;
         self.make_room_for_peer()?;
         let slots = make_slots(&mut self.adapter)?;
@@ -71,6 +74,7 @@ impl Engine {
         let Self { adapter, peers, .. } = self;
         if let Some(peer) = peers.get_mut(id) {
             peer.agree(hello, &adapter.config);
+            peer.identity = identity;
         }
         let accepted = adapter.transport.accept(conn, &Hello::of(&adapter.config).encode());
         if accepted.is_err() {
@@ -79,11 +83,15 @@ impl Engine {
         accepted
     }
 
-    pub(in crate::engine) fn on_established(&mut self, conn: ConnId, private: &[u8]) {
+    pub(in crate::engine) fn on_established(&mut self, conn: ConnId, identity: PeerIdentity, private: &[u8]) {
         let Some(id) = self.peers.of_conn(conn) else { return };
         let Self { adapter, ops, peers, .. } = self;
         let Some(peer) = peers.get_mut(id) else { return };
         if peer.outgoing {
+            if let Err(error) = admit(adapter, &Newcomer::new(&identity, &peer.addr, true)) {
+                return adapter.cut(peer, error);
+            }
+            peer.identity = identity;
             match Hello::decode_for(private, adapter.config.protocol) {
                 Ok(hello) => peer.agree(&hello, &adapter.config),
                 Err(error) => return adapter.cut(peer, error),
@@ -99,12 +107,12 @@ impl Engine {
         {
             peer.notify(Notice::FastSlots);
         }
-        let (addr, outgoing) = (peer.addr.clone(), peer.outgoing);
-        tracing::debug!(peer = %addr, outgoing, "connected");
+        let (addr, identity, outgoing) = (peer.addr.clone(), peer.identity.clone(), peer.outgoing);
+        tracing::debug!(peer = %addr, %identity, outgoing, "connected");
         if let Link::Connecting(op) = before {
             finish(adapter, ops, Some(peer), End { op, status: Ok(()), len: 0 });
         }
-        peers.push_event(PeerEvent::Connected { peer: id, addr, outgoing });
+        peers.push_event(PeerEvent::Connected { peer: id, addr, identity, outgoing });
         self.begin_bulk_that_waited(id);
         self.peers.mark_dirty(id);
     }
@@ -158,6 +166,12 @@ impl Engine {
     }
 }
 
+/// Asks the program whether it lets a peer in.
+fn admit(adapter: &AdapterSide, newcomer: &Newcomer<'_>) -> Result<(), Error> {
+    let admitted = adapter.config.peer_policy.decide(newcomer);
+    admitted.map_err(|why| Error::new(ErrorKind::Denied, why))
+}
+
 fn make_slots(adapter: &mut AdapterSide) -> Result<ReceiveSlots, Error> {
     let AdapterSide { transport, registry, config, .. } = adapter;
     let hello = Hello::of(config);
@@ -188,7 +202,7 @@ fn end_with_peer(op: &Op, peer: &Peer, reason: &Error) -> Result<(), ErrorKind> 
         (_, Some(kind)) => Err(kind),
         (OpKind::Connect, None) => Err(reason.kind()),
         (OpKind::Recv | OpKind::Discard, None) if matches!(peer.link, Link::Closing(_)) => Err(ErrorKind::Cancelled),
-        (_, None) if reason.kind() == ErrorKind::Refused => Err(ErrorKind::Refused),
+        (_, None) if matches!(reason.kind(), ErrorKind::Refused | ErrorKind::Denied) => Err(reason.kind()),
         _ => Err(ErrorKind::PeerLost),
     }
 }

@@ -28,8 +28,8 @@ impl Engine {
     fn on_connection(&mut self, event: Event) {
         match event {
             Event::Work(_) => {}
-            Event::ConnectRequest { conn, from, private } => self.on_request(conn, from, &private),
-            Event::Established { conn, private } => self.on_established(conn, &private),
+            Event::ConnectRequest { conn, from, identity, private } => self.on_request(conn, *from, identity, &private),
+            Event::Established { conn, identity, private } => self.on_established(conn, identity, &private),
             Event::Rejected { conn, private } => self.on_rejected(conn, &private),
             Event::Disconnected { conn, reason } => self.on_disconnected(conn, reason),
         }

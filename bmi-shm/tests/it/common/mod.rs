@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use bmi_conformance::Local;
-use bmi_core::{Addr, Capabilities};
+use bmi_core::{Addr, Capabilities, PeerIdentity};
 use bmi_shm::{ShmConfig, ShmTransport};
 
 pub(crate) type World = bmi_conformance::world::World<ShmTransport>;
@@ -38,5 +38,7 @@ pub(crate) fn local(name: &'static str, config: ShmConfig, expected: Capabilitie
         let _until_the_end = &folder;
         addr(&format!("{node}-{}", listeners.fetch_add(1, Ordering::Relaxed)))
     };
-    Local::new(name, expected, make, listen, vacant).with_shards(shards).with_inline_receives()
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let this = PeerIdentity::Process { process: std::process::id(), user, group };
+    Local::new(name, expected, make, listen, vacant).with_shards(shards).with_inline_receives().with_identity(this)
 }

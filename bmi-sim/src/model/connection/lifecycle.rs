@@ -96,7 +96,8 @@ impl Core {
         if let Some(from) = self.conn_mut(from) {
             from.peer = Some(conn);
         }
-        self.report(adapter, Report::ConnectRequest { conn: conn.id(), from: seen, private });
+        let identity = self.adapters[from.adapter as usize].identity.clone();
+        self.report(adapter, Report::ConnectRequest { conn: conn.id(), from: Box::new(seen), identity, private });
     }
 
     /// Returns the member of a group that gets the next connection of a listener.
@@ -159,14 +160,16 @@ impl Core {
             conn.state = State::Open;
         }
         self.set_deadline(to, u64::MAX);
-        self.report(to.adapter, Report::Established { conn: to.id(), private });
+        let identity = self.adapters[peer.adapter as usize].identity.clone();
+        self.report(to.adapter, Report::Established { conn: to.id(), identity, private });
         self.send_packet(to, peer, Sending::control(Packet::Ready { to: peer }, 0));
     }
 
     pub(crate) fn handle_ready(&mut self, to: ConnRef) {
         let Some(conn) = self.conn_mut(to).filter(|conn| conn.state == State::Accepting) else { return };
         conn.state = State::Open;
-        self.report(to.adapter, Report::Established { conn: to.id(), private: Box::default() });
+        let identity = conn.peer.map(|peer| self.adapters[peer.adapter as usize].identity.clone()).unwrap_or_default();
+        self.report(to.adapter, Report::Established { conn: to.id(), identity, private: Box::default() });
     }
 
     pub(crate) fn handle_rejected(&mut self, to: ConnRef, private: Box<[u8]>) {

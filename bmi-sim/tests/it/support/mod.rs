@@ -79,9 +79,9 @@ pub fn pair_between(world: &World, client: &str, server: &str) -> (Side, Side) {
     assert_eq!(&*private, b"hello");
     b.accept(conn_b, b"welcome").unwrap();
     world.run();
-    let Event::Established { conn, private } = one_event(&mut a) else { panic!("not established") };
+    let Event::Established { conn, private, .. } = one_event(&mut a) else { panic!("not established") };
     assert_eq!((conn, &*private), (conn_a, &b"welcome"[..]));
-    let Event::Established { conn, private } = one_event(&mut b) else { panic!("not established") };
+    let Event::Established { conn, private, .. } = one_event(&mut b) else { panic!("not established") };
     assert_eq!((conn, private.len()), (conn_b, 0));
     let side = |t, conn| Side { t, conn, done: Vec::new(), ended: None };
     (side(a, conn_a), side(b, conn_b))

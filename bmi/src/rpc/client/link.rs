@@ -250,7 +250,7 @@ impl Link {
 
 /// Returns true for errors that last until one of the programs is changed.
 fn is_lasting(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Incompatible | ErrorKind::Unsupported | ErrorKind::Invalid)
+    matches!(error.kind(), ErrorKind::Incompatible | ErrorKind::Unsupported | ErrorKind::Invalid | ErrorKind::Denied)
 }
 
 #[cfg(test)]

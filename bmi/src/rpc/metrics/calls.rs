@@ -8,12 +8,13 @@ use super::facade::{Counter, Gauge, Histogram, Level, counter, gauge, histogram,
 use crate::ErrorKind;
 
 /// The kinds of errors with their names, each an outcome of a call.
-const KINDS: [(ErrorKind, &str); 13] = [
+const KINDS: [(ErrorKind, &str); 14] = [
     (ErrorKind::Io, "Io"),
     (ErrorKind::Invalid, "Invalid"),
     (ErrorKind::Unsupported, "Unsupported"),
     (ErrorKind::Incompatible, "Incompatible"),
     (ErrorKind::Refused, "Refused"),
+    (ErrorKind::Denied, "Denied"),
     (ErrorKind::PeerLost, "PeerLost"),
     (ErrorKind::TimedOut, "TimedOut"),
     (ErrorKind::Cancelled, "Cancelled"),

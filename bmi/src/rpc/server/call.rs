@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bmi_core::SharedPeer;
 use bmi_core::runtime::Instant;
+use bmi_core::{PeerIdentity, SharedPeer};
 use futures_util::future::select;
 
 use super::answers::{acknowledge, detach, fail};
@@ -155,6 +155,12 @@ impl Call {
     /// Returns the address of the client.
     pub fn peer(&self) -> Option<Addr> {
         self.peer.addr()
+    }
+
+    /// Returns who the client is, as far as the transport has proved it. Nobody after its
+    /// connection is gone.
+    pub fn identity(&self) -> PeerIdentity {
+        self.peer.identity()
     }
 
     /// Returns when the server's part of the call ends. The handler is dropped then.

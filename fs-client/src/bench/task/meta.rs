@@ -1,10 +1,13 @@
 //! The phases of names, as mdtest has them: create, stat, list and remove.
 //!
-//! **What is measured.** Operations on empty files, one after the other or some in flight. A task
+//! **What is measured.** Operations on files that are empty, or have some bytes since they were
+//! created, one after the other or some in flight. A task
 //! asks for and lists what another task has made. A listing counts with its entries. Directories
 //! are made and removed in phases of their own, which are not measured.
 
 use std::cell::RefCell;
+
+use bmi::Memory;
 
 use crate::{CreateOptions, FsPath, RemoveKind};
 
@@ -84,8 +87,14 @@ impl Namer<'_> {
     }
 
     async fn create(&self) -> Result<Part, String> {
-        let client = &self.lane.client;
-        self.each(self.rank, async |path| client.create(path, CreateOptions::default()).await.map(drop)).await
+        let (client, bytes) = (&self.lane.client, self.meta.bytes);
+        let options = CreateOptions { small: bytes > 0, ..CreateOptions::default() };
+        let data = Memory::from(vec![7; bytes as usize]);
+        let create = async |path: &FsPath| {
+            let file = client.create(path, options).await?;
+            if bytes > 0 { file.write_at(0, data.clone()).await } else { Ok(()) }
+        };
+        self.each(self.rank, create).await
     }
 
     async fn stat(&self) -> Result<Part, String> {

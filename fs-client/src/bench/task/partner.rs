@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn each_measured_phase_but_a_listing_has_a_partner_that_moves_what_it_does() {
         let job = job();
-        let meta = Work::Meta(Meta { files: 9, unique: false, depth: 0, in_flight: 64 });
+        let meta = Work::Meta(Meta { files: 9, unique: false, depth: 0, in_flight: 64, bytes: 0 });
         let copy = Work::Copy(Copying { size: 12_345 });
         let most = EXCHANGES.1 as u64;
         for (work, phase, amount, over) in [

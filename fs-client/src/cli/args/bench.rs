@@ -125,6 +125,10 @@ pub(crate) enum Bench {
         /// Operations of a task that are in flight; several numbers are measured in turns: 1,64
         #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1")]
         in_flight: Vec<u32>,
+        /// Bytes, up to 64K, that are written to each file after it was created; several numbers
+        /// are measured in turns: 0,4K
+        #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "0", value_parser = size::bytes)]
+        data: Vec<u64>,
         #[command(flatten)]
         run: RunArgs,
     },

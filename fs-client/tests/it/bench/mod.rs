@@ -210,6 +210,9 @@ fn lists_and_operations_in_flight_write_the_same_bytes() {
     let (report, _) = bed.report(&["meta", "--files", "30", "--in-flight", "8", "-i", "1"]);
     assert!(report.rows.iter().all(|row| row.setup["in flight"] == "8 in flight"));
     assert_eq!(report.rows[0].histogram.as_ref().unwrap().len(), 30);
+    let (report, _) = bed.report(&["meta", "--files", "5", "--data", "0,4K", "-i", "1"]);
+    let data: Vec<_> = report.rows.iter().map(|row| row.setup.get("data").map(String::as_str)).collect();
+    assert_eq!(data, [[None; 4], [Some("4.0 KiB written"); 4]].concat());
 }
 
 #[test]
@@ -265,6 +268,7 @@ fn an_operation_that_fails_ends_the_run_and_leaves_nothing() {
         ("io -t 4K --pieces 3", "3 pieces"),
         ("io --in-flight 0", "in flight, not 0"),
         ("meta --in-flight 1025", "not 1025"),
+        ("meta --data 64K,65K", "at most 65536 bytes"),
         ("copy --size 0", "at least one byte"),
         ("io --wait-for 1024", "at most 1024 hosts"),
         ("io --wait-for 18446744073709551615", "at most 1024 hosts"),

@@ -17,11 +17,11 @@ fn strangers_and_other_versions_are_told_and_hold_up_nobody() {
     // One that says nothing stays connected.
     let silent = Played::connect(&address);
     let mut newer = Played::connect(&address);
-    newer.say(&json!({"pvfs_bench": 5, "anything": 1}));
-    assert_eq!(newer.hear()["refused"], "version 5 of the benchmark's protocol, and this host has version 4");
+    newer.say(&json!({"pvfs_bench": 6, "anything": 1}));
+    assert_eq!(newer.hear()["refused"], "version 6 of the benchmark's protocol, and this host has version 5");
     let mut line = String::new();
     errors.read_line(&mut line).unwrap();
-    assert!(line.contains("did not join: version 5"), "{line}");
+    assert!(line.contains("did not join: version 6"), "{line}");
     let mut stranger = Played::connect(&address);
     stranger.stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert_eq!(stranger.hear()["refused"], "this is no 'pvfs bench join'");
@@ -51,7 +51,7 @@ fn a_follower_says_whom_it_met() {
         let mut stream = listener.accept().unwrap().0;
         let mut hello = String::new();
         BufReader::new(stream.try_clone().unwrap()).read_line(&mut hello).unwrap();
-        assert!(hello.contains("\"pvfs_bench\":4"), "{hello}");
+        assert!(hello.contains("\"pvfs_bench\":5"), "{hello}");
         stream.write_all(answer.as_bytes()).unwrap();
         drop(stream);
         let output = child.wait_with_output().unwrap();
@@ -105,7 +105,7 @@ fn a_token_that_was_drawn_is_printed_and_is_read_from_standard_input() {
     let token = token.rsplit_once('=').unwrap().1;
     assert!(token.len() == 32 && token.bytes().all(|byte| byte.is_ascii_hexdigit()), "{line}");
     let mut other = Played::connect(address);
-    other.say(&json!({"pvfs_bench": 4, "program": "0", "name": "other", "token": TOKEN}));
+    other.say(&json!({"pvfs_bench": 5, "program": "0", "name": "other", "token": TOKEN}));
     assert_eq!(other.hear()["refused"], "its token is not that of this run");
     let mut command = bed.command(&["bench", "join", address, "--token-file", "-"]);
     let mut joins = spawn(command.stdin(Stdio::piped()));

@@ -23,6 +23,7 @@ use crate::addr::Addr;
 use crate::config::Config;
 use crate::engine::buffers::ReceiveSlots;
 use crate::error::Error;
+use crate::identity::PeerIdentity;
 use crate::mem::RemoteSlice;
 use crate::mutated;
 use crate::op::{OpId, PeerId, Tag};
@@ -55,6 +56,8 @@ pub(in crate::engine) struct Peer {
     pub(in crate::engine) conn: ConnId,
     pub(in crate::engine) addr: Addr,
     pub(in crate::engine) outgoing: bool,
+    /// Who it is. Nobody while this side is connecting.
+    pub(in crate::engine) identity: PeerIdentity,
     /// Our open calls to the peer.
     pub(in crate::engine) calls: Calls,
     pub(in crate::engine) link: Link,
@@ -155,6 +158,7 @@ impl Peer {
             conn,
             addr,
             outgoing: matches!(link, Link::Connecting(_)),
+            identity: PeerIdentity::Nobody,
             calls: Calls::default(),
             link,
             limits,
