@@ -171,24 +171,23 @@ impl Nodes {
         })
     }
 
-    /// Changes the record of the writes of a node, if it is open.
-    fn writes(&self, node: u64, f: impl FnOnce(&mut Writes)) {
-        self.with(|table| {
-            if let Some(open) = table.nodes.get_mut(&node).and_then(|node| node.open.as_mut()) {
-                f(&mut open.writes);
-            }
-        });
+    /// Changes what is known of a node, and the record of its writes, if it is open.
+    fn writes(&self, node: u64, f: impl FnOnce(&mut Attr, Option<&mut Writes>)) {
+        // It may have been forgotten meanwhile.
+        let _ = self.node(node, |node| f(&mut node.known, node.open.as_mut().map(|open| &mut open.writes)));
     }
 
     /// A write of a file that is open begins. One that is given up may still reach the servers.
     pub(crate) fn begin_write(&self, node: u64) {
-        self.writes(node, |writes| writes.begun += 1);
+        self.writes(node, |_, writes| writes.into_iter().for_each(|writes| writes.begun += 1));
     }
 
     /// A write has ended. Its last byte is before `end`.
     pub(crate) fn written(&self, node: u64, end: u64) {
-        self.writes(node, |writes| writes.ended += 1);
-        let _ = self.node(node, |node| node.known.size = node.known.size.max(end));
+        self.writes(node, |known, writes| {
+            known.size = known.size.max(end);
+            writes.into_iter().for_each(|writes| writes.ended += 1);
+        });
     }
 
     /// Returns how many writes there were, if all have ended.
@@ -199,8 +198,10 @@ impl Nodes {
 
     /// The kernel has set when the content of a file was changed. There were so many writes before.
     pub(crate) fn set_mtime(&self, node: u64, mtime_ns: u64, before: Option<u64>) {
-        self.writes(node, |writes| writes.set_mtime(mtime_ns, before));
-        let _ = self.node(node, |node| node.known.mtime_ns = mtime_ns);
+        self.writes(node, |known, writes| {
+            known.mtime_ns = mtime_ns;
+            writes.into_iter().for_each(|writes| writes.set_mtime(mtime_ns, before));
+        });
     }
 
     /// Returns true if the content of a node was changed at this time, as far as the servers know.

@@ -12,8 +12,8 @@ use crate::fuse::{Args, Attr, Reply, flags};
 
 /// The bits of a mode that change who a program runs as, and the bit without which the second one
 /// means something else.
-const SET_UID: u32 = 0o4000;
-const SET_GID: u32 = 0o2000;
+pub(super) const SET_UID: u32 = 0o4000;
+pub(super) const SET_GID: u32 = 0o2000;
 const GROUP_RUNS: u32 = 0o010;
 /// What the kernel may send with the time of a change. The servers set the other time themselves.
 const TIME_BY_KERNEL: u32 = flags::SET_CTIME | flags::SET_BY_FILE;

@@ -26,6 +26,7 @@ use rustix::io::Errno;
 use crate::errors::errno;
 use crate::fuse::{Attr, Buffers, Coherence, EntryTimes, Reply, Request, Space, op};
 use crate::nodes::Nodes;
+use attributes::{SET_GID, SET_UID};
 use listing::OpenDir;
 pub(crate) use names::{O_TRUNC, O_WRITES};
 
@@ -204,7 +205,7 @@ pub(crate) fn times(attr: &Attr, is_listed: bool) -> EntryTimes {
 /// keeps.
 fn exclusive_times(attr: &Attr) -> EntryTimes {
     let is_file = attr.mode & KIND == mode_of(Kind::File);
-    let has_set_id = is_file && attr.mode & SET_ID != 0;
+    let has_set_id = is_file && attr.mode & (SET_UID | SET_GID) != 0;
     EntryTimes {
         name: BELIEVED_EXCLUSIVELY,
         attr: if has_set_id { Duration::ZERO } else { BELIEVED_EXCLUSIVELY },
@@ -212,8 +213,6 @@ fn exclusive_times(attr: &Attr) -> EntryTimes {
     }
 }
 
-/// The bits of a mode that change who a program runs as.
-const SET_ID: u32 = 0o6000;
 /// The bits of a mode that tell the kind of an object.
 const KIND: u32 = 0o170_000;
 

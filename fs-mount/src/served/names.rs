@@ -6,7 +6,7 @@ use fs_proto::ErrorCode;
 use futures_util::FutureExt;
 use rustix::io::Errno;
 
-use super::attributes::attr_of;
+use super::attributes::{SET_GID, attr_of};
 use super::{BELIEVED_EXCLUSIVELY, KIND, Served, mode_of};
 use crate::errors::errno;
 use crate::fuse::{Attr, Reply, Request, flags};
@@ -16,8 +16,6 @@ pub(crate) const O_WRITES: u32 = 0o3;
 const O_EXCL: u32 = 0o200;
 pub(crate) const O_TRUNC: u32 = 0o1000;
 pub(super) const O_APPEND: u32 = 0o2000;
-/// What is made in a directory with this bit gets the directory's group.
-const SET_GID: u32 = 0o2000;
 /// Longest name, in bytes.
 const LONGEST_NAME: usize = 255;
 
@@ -51,6 +49,7 @@ impl Served {
     /// Returns the mode and the owner of what is made for a request.
     fn owned(&self, request: &Request, mode: u32, is_dir: bool) -> Result<(u32, (u32, u32)), Errno> {
         let above = self.nodes.known(request.node)?;
+        // What is made in a directory with this bit gets the directory's group.
         let inherits = above.mode & SET_GID != 0;
         let mode = mode & 0o7777 | if inherits && is_dir { SET_GID } else { 0 };
         Ok((mode, (request.uid, if inherits { above.gid } else { request.gid })))

@@ -1,9 +1,9 @@
 //! The phases of names, as mdtest has them: create, stat, list and remove.
 //!
 //! **What is measured.** Operations on files that are empty, or have some bytes since they were
-//! created, one after the other or some in flight. A task
-//! asks for and lists what another task has made. A listing counts with its entries. Directories
-//! are made and removed in phases of their own, which are not measured.
+//! created, one after the other or some in flight. A task asks for and lists what another task has
+//! made. A listing counts with its entries. Directories are made and removed in phases of their
+//! own, which are not measured.
 
 use std::cell::RefCell;
 
