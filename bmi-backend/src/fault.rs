@@ -61,6 +61,9 @@ pub enum Fault<R: Display = Refusal> {
     /// The peer says that this side broke the protocol, or that a request was refused.
     #[error("the peer cut the connection: {0}")]
     Refused(R),
+    /// The peer is not let in by this side, or does not let this side in.
+    #[error("not let in: {0}")]
+    Denied(String),
     /// The peer said that it ends the connection.
     #[error("the peer closed the connection")]
     Closed,
@@ -120,7 +123,7 @@ impl<R: Display> Fault<R> {
     /// is `half_open` does also if the time is over: no layer above learns of it.
     pub fn warns(&self, half_open: bool) -> bool {
         match self {
-            Fault::Violation(_) | Fault::MadeRoom => true,
+            Fault::Violation(_) | Fault::MadeRoom | Fault::Denied(_) => true,
             Fault::ConnectTimeout => half_open,
             _ => false,
         }
@@ -136,6 +139,7 @@ impl<R: Display> Fault<R> {
             Fault::Unreachable(error) => unreached(error),
             Fault::Unresolved(_) | Fault::NoAddress => ErrorKind::Refused,
             Fault::ConnectTimeout | Fault::MadeRoom => ErrorKind::TimedOut,
+            Fault::Denied(_) => ErrorKind::Denied,
             Fault::Revoked | Fault::Cancelled => ErrorKind::Cancelled,
             Fault::Other(error) => error.kind(),
         };
@@ -164,6 +168,7 @@ mod tests {
             (Violation::Malformed("frame").into(), ErrorKind::Protocol),
             (Violation::Version { theirs: 2, ours: 1 }.into(), ErrorKind::Incompatible),
             (BadRequest::TooLong.into(), ErrorKind::Protocol),
+            (Fault::Denied("it has no certificate".into()), ErrorKind::Denied),
             (Fault::Refused(Refusal::BREACH), ErrorKind::PeerLost),
             (Fault::Socket(of(io::ErrorKind::ConnectionReset)), ErrorKind::PeerLost),
             (Fault::Socket(of(io::ErrorKind::TimedOut)), ErrorKind::PeerLost),

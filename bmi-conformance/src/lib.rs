@@ -19,7 +19,8 @@
 //! | handle | threads that share a [`bmi_core::Handle`], a suite of its own: [`handle_suite!`] | [`handle`] |
 //!
 //! A backend may need tests of properties that the suite does not know; [`world`] has helpers for
-//! them. [`allocation`] tests that operations do not allocate, and [`log`] captures log lines.
+//! them. [`allocation`] tests that operations do not allocate, [`log`] captures log lines, and
+//! [`certificates`] issues some.
 //! [`Local`] is the [`Backend`] for adapters that are all in this process.
 //!
 //! **Configurations.** A backend has several: with the defaults, with small limits, with faults.
@@ -46,6 +47,7 @@
 
 pub mod allocation;
 mod backend;
+pub mod certificates;
 pub mod data;
 pub mod faulty;
 pub mod handle;
