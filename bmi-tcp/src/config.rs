@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bmi_backend::{Limits, software};
 use bmi_core::Capabilities;
+use bmi_tls::Security;
 
 pub(crate) use bmi_backend::software::{MAX_HEAD, MAX_INLINE, MAX_READS, WORK_LIMITS};
 
@@ -40,6 +41,10 @@ pub struct TcpConfig {
     /// the further streams to the address that it has reached. If one does not come about, the
     /// connection goes on with those that did. The loss of one ends the connection. Default: 1.
     pub streams: u8,
+    /// TLS with certificates on both sides, for all connections that are made and accepted. Without
+    /// it, all go in the clear. A peer without it, or the reverse, is refused: nothing falls back.
+    /// Default: none.
+    pub security: Option<Security>,
     /// What no program has had a reason to change. Tests make it scarce.
     #[doc(hidden)]
     pub tuning: Tuning,
@@ -69,6 +74,7 @@ impl Default for TcpConfig {
             limits: Limits::default(),
             peer_timeout: Duration::from_secs(10),
             streams: 1,
+            security: None,
             tuning: Tuning {
                 send_buffer: None,
                 recv_buffer: None,
@@ -83,6 +89,21 @@ impl Default for TcpConfig {
 impl TcpConfig {
     /// Most [`TcpConfig::streams`].
     pub const MAX_STREAMS: u8 = 16;
+
+    /// Returns these settings with TLS ([`TcpConfig::security`]).
+    ///
+    /// ```no_run
+    /// use bmi_tcp::{Security, TcpConfig};
+    ///
+    /// let security = Security::mutual("host.pem", "host.key", "authority.pem")?;
+    /// let config = TcpConfig::default().secure(security);
+    /// # Ok::<(), bmi_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn secure(mut self, security: Security) -> TcpConfig {
+        self.security = Some(security);
+        self
+    }
 
     /// Returns settings with which every frame arrives in pieces and queues are soon full.
     #[doc(hidden)]

@@ -45,6 +45,8 @@ pub(crate) enum Greeting {
     Reject,
     /// The socket is a further stream of a connection; a token in the private data says of which.
     Join,
+    /// In the clear, from a side that takes nothing in the clear.
+    Secure,
 }
 
 /// The first bytes of a direction.
@@ -70,6 +72,7 @@ impl Preamble {
             Greeting::Accept => 2,
             Greeting::Reject => 3,
             Greeting::Join => 4,
+            Greeting::Secure => 5,
         };
         wire[11] = further;
         wire[12..14].copy_from_slice(&(private_len as u16).to_le_bytes());
@@ -93,6 +96,7 @@ impl Preamble {
             2 => Greeting::Accept,
             3 => Greeting::Reject,
             4 => Greeting::Join,
+            5 => Greeting::Secure,
             _ => return Err(BAD_PREAMBLE),
         };
         let (further, private_len) = (wire[11], usize::from(u16::from_le_bytes([wire[12], wire[13]])));

@@ -14,6 +14,7 @@ use bmi_core::{Access, Memory, RemoteKey, RemoteSlice, Segment};
 
 use crate::TcpConfig;
 use crate::frame::{Frame, HEADER, LONG_HEADER, PIECE, PREAMBLE, Preamble};
+use crate::line::Source;
 use crate::queue_pair::QueuePair;
 use crate::receive::{Context, Inbound};
 
@@ -122,7 +123,7 @@ fn receive<'a>(
         far.write_all(bytes).expect("room in the socket");
         while end.is_none() {
             let mut context = Context {
-                socket: near.as_fd(),
+                source: Source { socket: near.as_fd(), channel: None },
                 further,
                 budget: usize::MAX,
                 hangup: false,

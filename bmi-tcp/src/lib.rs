@@ -13,6 +13,7 @@
 //! | `queue_pair` | posted work: requests, reads, replies, receives |
 //! | `frame` | the wire format |
 //! | `wire` | outgoing bytes in order: staged bytes, headers, user memory |
+//! | `line` | a socket, behind TLS if the transport has a certificate |
 //! | `receive` | from the socket to frames and their targets |
 //! | `progress` | the poll loop |
 //! | `turns` | a connection's turn to send, and to receive from several streams |
@@ -24,7 +25,7 @@
 //! end come from [`bmi_backend`].
 //!
 //! **Invariants**
-//! 1. The transport satisfies the contract, C1 to C17 of [`bmi_core::transport`].
+//! 1. The transport satisfies the contract, C1 to C18 of [`bmi_core::transport`].
 //! 2. One owner drives a transport. Only wakers and dropped regions reach it from other threads,
 //!    through a mailbox each.
 //!
@@ -40,6 +41,7 @@ mod frame;
 #[doc(hidden)]
 pub mod fuzz;
 mod lifecycle;
+mod line;
 mod progress;
 mod queue_pair;
 mod receive;
@@ -71,6 +73,7 @@ use mio::Token;
 use mio::net::TcpListener;
 use slab::Slab;
 
+pub use bmi_tls::Security;
 pub use config::TcpConfig;
 
 use bed::{Seen, TcpBed};
@@ -142,6 +145,8 @@ pub struct TcpTransport {
     asked: Time,
     /// That call has reported all that there was.
     all_seen: bool,
+    /// Steps of handshakes that this poll may still make.
+    steps: u32,
     /// Number of polls that are to ask epoll, because the owner may have slept on it.
     to_ask: u32,
     /// The time of the latest poll.
@@ -222,6 +227,7 @@ impl TcpTransport {
             unasked_bytes: 0,
             asked: Time::ZERO,
             all_seen: false,
+            steps: 0,
             to_ask: 1,
             now: Time::ZERO,
             config,

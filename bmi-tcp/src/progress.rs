@@ -29,7 +29,6 @@
 //! 2. The work per connection and poll is bounded in bytes, frames and events. Connections with
 //!    remaining work stay in the lists.
 
-use std::os::fd::AsFd;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -39,12 +38,16 @@ use bmi_core::transport::{Armed, ConnId, Event, InlineReceiver, ReceivesNothing}
 
 use crate::TcpTransport;
 use crate::lifecycle::{Connection, Lingering, Phase};
+use crate::line::Line;
 use crate::receive::{BYTE_BUDGET, Context, Shows};
 use crate::turns::send_all;
 use crate::vectored_io::{self, EPOLL_EVENTS};
 
 /// Number of events that one poll reports before it returns.
 const BATCH: usize = 256;
+/// Number of steps of handshakes that one poll makes. One may take as long as a signature, a quarter
+/// of a millisecond, for which all others wait.
+const STEPS: u32 = 2;
 /// Number of polls between two calls to epoll while hot sockets are read unasked.
 const EPOLL_EVERY: u32 = 32;
 /// Bytes from sockets that were read unasked, after which epoll is asked. The call costs little
@@ -74,7 +77,7 @@ impl TcpTransport {
         if now >= self.now + PAUSE {
             self.to_ask = self.to_ask.max(1);
         }
-        self.now = now;
+        (self.now, self.steps) = (now, STEPS);
         let before = events.len();
         let limit = before + BATCH;
         self.regions.collect(drop);
@@ -292,10 +295,10 @@ impl TcpTransport {
         shows: &mut Shows<'_>,
     ) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
-        let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return false };
+        let (Some(line), Some(queues)) = (&mut connection.line, &mut connection.queues) else { return false };
         let (conn, before) = (connection.id, events.len());
         let mut context = Context {
-            socket: stream.as_fd(),
+            source: line.source(),
             further: false,
             budget: BYTE_BUDGET,
             hangup: connection.hangup,
@@ -308,7 +311,7 @@ impl TcpTransport {
         };
         match connection.inbound.receive(&mut context) {
             Ok(received) => {
-                let replies = queues.has_uncommitted();
+                let replies = queues.has_uncommitted() || line.has_unsent();
                 let moved = received.bytes > 0;
                 self.unasked_bytes += received.bytes;
                 self.note_activity(slot, moved);
@@ -360,9 +363,9 @@ impl TcpTransport {
     /// Discards incoming bytes. A connection that is being ended only waits for the peer's end.
     fn discard(&mut self, slot: u32) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
-        let (id, Some(stream)) = (connection.id, &connection.stream) else { return false };
+        let (id, Some(line)) = (connection.id, &mut connection.line) else { return false };
         let further = connection.streams.as_mut().is_some_and(|streams| streams.discard());
-        match connection.inbound.discard(stream.as_fd()) {
+        match connection.inbound.discard(line.source()) {
             Ok((false, more)) => {
                 let more = more || further;
                 if more {
@@ -374,8 +377,8 @@ impl TcpTransport {
                 self.end(slot, id, Fault::Eof);
                 true
             }
-            Err(error) => {
-                self.end(slot, id, Fault::Socket(error));
+            Err(fault) => {
+                self.end(slot, id, fault);
                 true
             }
         }
@@ -448,9 +451,14 @@ impl TcpTransport {
         if waiting || further || ending.shut {
             return;
         }
+        // The channel ends before the stream. What the kernel does not take now is sent first.
+        if let Some(Ok(false)) = connection.line.as_mut().map(Line::close) {
+            self.blocked += usize::from(!std::mem::replace(&mut connection.blocked, true));
+            return;
+        }
         ending.shut = true;
         let graceful = ending.graceful;
-        let shut = connection.stream.as_ref().map(|stream| stream.shutdown(std::net::Shutdown::Write));
+        let shut = connection.line.as_ref().map(|line| line.socket.shutdown(std::net::Shutdown::Write));
         if !graceful || !matches!(shut, Some(Ok(()))) {
             self.end(slot, id, Fault::Cancelled);
         }

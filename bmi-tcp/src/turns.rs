@@ -4,13 +4,13 @@
 //! each carries a share of it. So the streams have turns of one part.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use bmi_backend::Fault;
 use bmi_core::transport::Event;
 
 use crate::TcpTransport;
 use crate::lifecycle::{Connection, Phase};
+use crate::line::Taken;
 use crate::receive::Shows;
 use crate::streams::Receiver;
 use crate::vectored_io;
@@ -26,10 +26,28 @@ pub(crate) struct Sent {
     pub(crate) more: bool,
 }
 
+/// Sends what a handshake has to say.
+#[cold]
+fn push(connection: &mut Connection) -> io::Result<Sent> {
+    if let Some(line) = connection.line.as_mut().filter(|_| !connection.blocked) {
+        connection.blocked = !line.push()?;
+    }
+    Ok(Sent { moved: false, more: false })
+}
+
 #[inline]
 fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>, mut budget: usize) -> io::Result<Sent> {
     let mut sent = Sent { moved: false, more: false };
-    let (Some(stream), Some(queues)) = (&connection.stream, &mut connection.queues) else { return Ok(sent) };
+    let (Some(line), Some(queues)) = (&mut connection.line, &mut connection.queues) else {
+        return push(connection);
+    };
+    if line.has_unsent() && !connection.blocked {
+        connection.blocked = !line.push()?;
+        sent.moved = !connection.blocked;
+    }
+    if line.is_shaking_hands() {
+        return Ok(sent);
+    }
     if !connection.blocked
         && matches!(connection.phase, Phase::Established)
         && let Some(staged) = queues.only_staged()
@@ -37,15 +55,15 @@ fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>, 
         let asked = staged[0].len() + staged[1].len();
         let staged = if staged[1].len() == 0 { &staged[..1] } else { &staged[..] };
         // SAFETY: the wire's own bytes are not touched during the call.
-        if let Ok(n) = unsafe { vectored_io::send(stream.as_fd(), staged) } {
-            sent.moved = true;
-            if n == asked {
+        if let Ok(Taken { bytes, full }) = unsafe { line.send(staged, asked) } {
+            sent.moved |= bytes > 0;
+            connection.blocked = full;
+            if bytes == asked {
                 queues.complete_staged();
                 return Ok(sent);
             }
             queues.commit(false);
-            queues.wire.advance(n);
-            connection.blocked = true;
+            queues.wire.advance(bytes);
         }
         // An error comes again.
     }
@@ -76,18 +94,14 @@ fn send_some(connection: &mut Connection, pieces: &mut Vec<vectored_io::Piece>, 
         let asked: usize = pieces.iter().map(vectored_io::Piece::len).sum();
         // SAFETY: the wire's own bytes are not touched during the call. The queues hold the memory
         // that the wire refers to (their invariant 1).
-        match unsafe { vectored_io::send(stream.as_fd(), pieces) } {
-            Ok(n) => {
-                queues.wire.advance(n);
-                queues.adapt(asked, n);
-                sent.moved = true;
-                budget = budget.saturating_sub(n);
-                connection.blocked = n < asked; // the kernel says when there is room again
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => connection.blocked = true,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        let Taken { bytes, full } = unsafe { line.send(pieces, asked) }?;
+        if bytes > 0 {
+            queues.wire.advance(bytes);
+            queues.adapt(asked, bytes);
+            sent.moved = true;
+            budget = budget.saturating_sub(bytes);
         }
+        connection.blocked = full; // the kernel says when there is room again
     }
     Ok(sent)
 }

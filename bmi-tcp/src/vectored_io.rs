@@ -40,9 +40,13 @@ impl Piece {
         self.0.iov_len
     }
 
-    #[cfg(test)]
-    pub(crate) fn base(&self) -> *mut libc::c_void {
-        self.0.iov_base
+    pub(crate) fn ptr(&self) -> *mut u8 {
+        self.0.iov_base.cast()
+    }
+
+    /// Returns its first bytes, at most `len`.
+    pub(crate) fn first(&self, len: usize) -> Piece {
+        Piece::new(self.ptr(), len.min(self.len()))
     }
 
     /// Returns the piece without its first `n` bytes.

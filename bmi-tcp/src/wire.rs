@@ -237,7 +237,7 @@ mod tests {
             // A copy through the kernel, as a socket would make it: through a pipe.
             let (mut reader, writer) = std::io::pipe().unwrap();
             let len = piece.len().min(n - bytes.len());
-            let piece = [libc::iovec { iov_base: piece.base(), iov_len: len }];
+            let piece = [libc::iovec { iov_base: piece.ptr().cast(), iov_len: len }];
             // SAFETY: the wire and the memory of the test outlive the call.
             let written = unsafe { libc::writev(std::os::fd::AsRawFd::as_raw_fd(&writer), piece.as_ptr(), 1) };
             drop(writer);

@@ -180,7 +180,8 @@ impl Files {
     fn read(&self) -> Result<Material, Error> {
         let provider = provider();
         let chain: Vec<CertificateDer<'static>> = items(&self.certificate, "certificate")?;
-        let own = Certificate::parse(&chain[0]).map_err(|_| wrong(&self.certificate, "the certificate is malformed"))?;
+        let own =
+            Certificate::parse(&chain[0]).map_err(|_| wrong(&self.certificate, "the certificate is malformed"))?;
         warn_of_end(&self.certificate, own.until)?;
         let mut roots = RootCertStore::empty();
         for root in items(&self.authorities, "certificate of an authority")? {

@@ -56,6 +56,9 @@ pub struct Session {
     changes: u64,
     /// Bytes that the peer has sent.
     opened: u64,
+    /// Why nothing more is opened.
+    over: Option<Breach>,
+    closed: bool,
 }
 
 /// What a handshake hands over.
@@ -87,6 +90,8 @@ impl Session {
             empty: 0,
             changes: 0,
             opened: 0,
+            over: None,
+            closed: false,
         })
     }
 
@@ -134,9 +139,9 @@ impl Session {
         if self.owes_change { self.answer_change() } else { Ok(()) }
     }
 
-    /// Seals the notice that nothing more will come.
+    /// Seals the notice that nothing more will come, once.
     pub fn close(&mut self) {
-        if self.sealer.room(0) >= 2 {
+        if self.sealer.room(0) >= 2 && !std::mem::replace(&mut self.closed, true) {
             const WARNING: u8 = 1;
             self.sealer.seal(ALERT, 2, |to| to.copy_from_slice(&[WARNING, AlertDescription::CloseNotify.into()]));
         }
@@ -185,19 +190,36 @@ impl Session {
     /// leave something [unsent](Session::unsent).
     ///
     /// # Errors
-    /// Why the channel is over.
+    /// Why the channel is over: the same from then on.
     #[inline]
     pub fn payload(&mut self) -> Result<&[u8], Breach> {
         while self.opener.payload().is_empty() {
-            let Some(kind) = self.opener.open()? else { break };
-            if kind == DATA && !self.opener.payload().is_empty() {
-                self.empty = 0;
-                self.opened += self.opener.payload().len() as u64;
-            } else {
-                self.handle(kind)?;
+            match self.open() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(breach) => {
+                    self.over = Some(breach.clone());
+                    return Err(breach);
+                }
             }
         }
         Ok(self.opener.payload())
+    }
+
+    /// Opens the next record, if it is there.
+    #[inline]
+    fn open(&mut self) -> Result<bool, Breach> {
+        if let Some(breach) = &self.over {
+            return Err(breach.clone());
+        }
+        let Some(kind) = self.opener.open()? else { return Ok(false) };
+        if kind == DATA && !self.opener.payload().is_empty() {
+            self.empty = 0;
+            self.opened += self.opener.payload().len() as u64;
+        } else {
+            self.handle(kind)?;
+        }
+        Ok(true)
     }
 
     /// Consumes the first `n` bytes of the payload.

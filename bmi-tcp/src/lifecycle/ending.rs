@@ -15,6 +15,7 @@ use super::{Connection, Ending, Phase};
 use crate::TcpTransport;
 use crate::config::LINGER;
 use crate::frame::{Frame, Greeting, Preamble};
+use crate::line::Line;
 use crate::vectored_io::{self, Piece};
 
 /// The socket of an ended connection, kept so that the peer gets the last bytes.
@@ -41,18 +42,19 @@ impl Lingering {
     }
 }
 
-/// Sends the bytes that fit at once, and ends the stream. For sockets that have nothing else to
-/// send.
-pub(super) fn say_last(stream: &TcpStream, bytes: &[u8]) {
-    // SAFETY: the bytes are borrowed for the call.
-    let sent = unsafe { vectored_io::send(stream.as_fd(), &[Piece::of(bytes)]) };
-    let shut = stream.shutdown(std::net::Shutdown::Write);
-    if let Err(error) = sent.and(shut) {
-        tracing::debug!(%error, "the peer could not be told why its connection ends");
-    }
-}
-
 impl TcpTransport {
+    /// Sends the bytes that fit at once, and ends the stream. For lines that have nothing else to
+    /// send.
+    pub(super) fn say_last(&mut self, mut line: Line, bytes: &[u8]) {
+        let said = if bytes.is_empty() { Ok(()) } else { line.say(bytes) };
+        let closed = line.close();
+        let shut = line.socket.shutdown(std::net::Shutdown::Write);
+        if let Err(error) = said.and(closed).and(shut) {
+            tracing::debug!(%error, "the peer could not be told why its connection ends");
+        }
+        self.linger(line.socket);
+    }
+
     /// Keeps a socket that was shut until the peer has seen its end. The number is limited to that
     /// of half-open sockets. Otherwise a peer that makes this side shut sockets faster than they go
     /// away could use up its descriptors.
@@ -98,10 +100,14 @@ impl TcpTransport {
         let culprit = if let Fault::Refused(refusal) = fault { Some(refusal) } else { None };
         if half_open {
             // The layer above does not know of this connection. A peer of another version learns
-            // this version.
-            if let (Fault::Violation(Violation::Version { .. }), Some(stream)) = (&fault, connection.stream.take()) {
-                say_last(&stream, &Preamble::encode(Greeting::Reject, 0, 0));
-                self.linger(stream);
+            // this version, and one of another kind that it is not served. TLS has its own words.
+            let Some(line) = connection.line.take() else { return };
+            match fault {
+                Fault::Denied(_) if line.has_channel() => self.say_last(line, &[]),
+                Fault::Denied(_) | Fault::Violation(Violation::Version { .. }) => {
+                    self.say_last(line, &Preamble::encode(Greeting::Reject, 0, 0));
+                }
+                _ => {}
             }
             return;
         }
@@ -111,8 +117,8 @@ impl TcpTransport {
             _ => (fault.into_error(peer), false),
         };
         self.report_end(&mut connection, culprit, reason);
-        if let (true, Some(stream)) = (shut, connection.stream.take()) {
-            self.linger(stream);
+        if let (true, Some(line)) = (shut, connection.line.take()) {
+            self.linger(line.socket);
         }
     }
 
@@ -229,10 +235,12 @@ impl Connection {
     /// Asks the system about each socket. Returns true if the host counts as dead, and notes
     /// whether it still owes an answer.
     fn is_silent(&mut self, now: Time, timeout: Duration) -> io::Result<bool> {
-        let first = self.stream.as_ref().map(|stream| (stream, &mut self.silence));
+        let first = self.line.as_ref().map(|line| (&line.socket, &mut self.silence));
         let further = self.streams.iter_mut().flat_map(|streams| streams.iter_mut());
         let mut silent = false;
-        for (socket, silence) in first.into_iter().chain(further.map(|stream| (&stream.socket, &mut stream.silence))) {
+        for (socket, silence) in
+            first.into_iter().chain(further.map(|stream| (&stream.line.socket, &mut stream.silence)))
+        {
             let sample = vectored_io::answers(socket.as_fd())?;
             silent |= silence.lasts(sample, now, timeout);
             self.unsettled |= sample.waiting;

@@ -1,18 +1,15 @@
 //! The handshake: the preamble of either side, with the private data of a request and of its
 //! answer.
 
-use std::io;
-use std::os::fd::AsFd;
-
 use bmi_backend::{Fault, Violation, check_private, request_gone};
 use bmi_core::transport::{ConnId, Event};
 use bmi_core::{Error, PeerIdentity};
 
-use super::ending::say_last;
 use super::join::{JoinToken, TOKEN};
 use super::{Connection, LONGEST_GREETING, Phase};
 use crate::TcpTransport;
 use crate::frame::{BAD_PREAMBLE, Greeting, PREAMBLE, Preamble};
+use crate::line::{Arrived, Line, Next, Shaken};
 use crate::queue_pair::QueuePair;
 use crate::receive::Inbound;
 
@@ -24,18 +21,23 @@ impl TcpTransport {
         if matches!(connection.phase, Phase::HalfOpen { unsorted: Some(_), .. }) && !self.sort(slot) {
             return true;
         }
+        if !self.shake(slot) {
+            return true;
+        }
         let Some(connection) = self.slots.at_mut(slot) else { return false };
-        let (Some(stream), inbound) = (&connection.stream, &mut connection.inbound) else { return false };
-        let filled = inbound.fill(stream.as_fd());
+        let (Some(line), inbound) = (&mut connection.line, &mut connection.inbound) else { return false };
+        let filled = inbound.fill(line.source());
         let early = matches!(connection.phase, Phase::Requested);
         let greeted = match filled {
-            Ok(0) if inbound.buffered().len() < LONGEST_GREETING => Err(Fault::Eof),
-            Ok(n) if early && n > 0 => Err(Violation::Other("it sent bytes before it was accepted").into()),
-            Ok(_) => inbound.take_greeting().map_err(Fault::from),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
-            Err(error) => Err(Fault::Socket(error)),
+            Ok(Arrived { bytes: 0, next: Next::Empty, .. }) => return false,
+            Ok(Arrived { bytes: 0, .. }) if inbound.buffered().len() >= LONGEST_GREETING => inbound.take_greeting(),
+            Ok(Arrived { bytes: 1.., .. }) if early => {
+                Err(Violation::Other("it sent bytes before it was accepted").into())
+            }
+            Ok(_) => inbound.take_greeting(),
+            Err(fault) => Err(fault),
         };
+        let identity = line.identity();
         match (greeted, &connection.phase) {
             // More bytes are needed. The socket has not reported yet that it is empty, so there may
             // be some.
@@ -52,7 +54,7 @@ impl TcpTransport {
                 connection.queues = Some(Box::new(QueuePair::new(id, &self.config)));
                 let from = Box::new(connection.peer.clone());
                 self.deadlines.refresh();
-                events.push(Event::ConnectRequest { conn: id, from, identity: PeerIdentity::Nobody, private });
+                events.push(Event::ConnectRequest { conn: id, from, identity, private });
                 self.ready.add(slot);
             }
             (Ok(Some(Greeted { greeting: Greeting::Join, private, .. })), Phase::HalfOpen { .. })
@@ -68,7 +70,7 @@ impl TcpTransport {
                 connection.inbound.grow(self.config.tuning.read_ahead.max(4 << 10));
                 connection.phase = Phase::Established;
                 self.deadlines.refresh();
-                events.push(Event::Established { conn: id, identity: PeerIdentity::Nobody, private });
+                events.push(Event::Established { conn: id, identity, private });
                 self.ready.add(slot);
                 if let Some(token) = token {
                     TcpTransport::spread(connection, further);
@@ -83,10 +85,47 @@ impl TcpTransport {
                     events.push(Event::Rejected { conn: id, private });
                 }
             }
+            (Ok(Some(Greeted { greeting: Greeting::Secure, .. })), Phase::Greeting { .. }) => {
+                self.end(slot, id, Fault::Denied("it requires TLS, and this side has no certificate".into()));
+            }
             (Ok(Some(_)), _) => self.end(slot, id, BAD_PREAMBLE.into()),
             (Err(fault), _) => self.end(slot, id, fault),
         }
         true
+    }
+
+    /// Goes on with the handshake of TLS, if one is under way. Returns true if a greeting can be
+    /// read.
+    fn shake(&mut self, slot: u32) -> bool {
+        let Some(connection) = self.slots.at_mut(slot) else { return false };
+        let (id, Some(line)) = (connection.id, &mut connection.line) else { return false };
+        if !line.is_shaking_hands() {
+            return true;
+        }
+        let Some(steps) = self.steps.checked_sub(1) else {
+            self.ready.add(slot);
+            return false;
+        };
+        let half_open = matches!(connection.phase, Phase::HalfOpen { .. });
+        let notice = if half_open { &Preamble::encode(Greeting::Secure, 0, 0)[..] } else { &[] };
+        match line.shake(notice) {
+            Ok(shaken) => {
+                if shaken != Shaken::Waits {
+                    self.steps = steps;
+                }
+                if line.has_unsent() || shaken == Shaken::Done {
+                    self.dirty.add(slot);
+                }
+                if shaken == Shaken::Again {
+                    self.ready.add(slot);
+                }
+                shaken == Shaken::Done
+            }
+            Err(fault) => {
+                self.end(slot, id, fault);
+                false
+            }
+        }
     }
 
     pub(crate) fn accept(&mut self, conn: ConnId, private: &[u8]) -> Result<(), Error> {
@@ -108,7 +147,7 @@ impl TcpTransport {
         }
         self.dirty.add(conn.slot);
         self.ready.add(conn.slot);
-        let identity = PeerIdentity::Nobody;
+        let identity = connection.line.as_mut().map_or(PeerIdentity::Nobody, Line::identity);
         self.pending.push(Event::Established { conn, identity, private: Box::default() });
         Ok(())
     }
@@ -122,11 +161,10 @@ impl TcpTransport {
         if let Some(queues) = &mut connection.queues {
             queues.flush_all(None, |event| self.pending.push(event));
         }
-        if let Some(stream) = connection.stream.take() {
+        if let Some(line) = connection.line.take() {
             let mut bytes = Preamble::encode(Greeting::Reject, 0, private.len()).to_vec();
             bytes.extend_from_slice(private);
-            say_last(&stream, &bytes);
-            self.linger(stream);
+            self.say_last(line, &bytes);
         }
     }
 }
@@ -154,8 +192,13 @@ pub(super) struct Greeted {
 
 impl Inbound {
     /// Takes a complete greeting from the buffer, once it has arrived.
-    pub(super) fn take_greeting(&mut self) -> Result<Option<Greeted>, Violation> {
-        let Some(preamble) = Preamble::decode(self.buffered())? else { return Ok(None) };
+    pub(super) fn take_greeting(&mut self) -> Result<Option<Greeted>, Fault> {
+        let preamble = match Preamble::decode(self.buffered()) {
+            Ok(Some(preamble)) => preamble,
+            Ok(None) => return Ok(None),
+            Err(Violation::Magic) => return Err(bmi_tls::unknown_magic(self.buffered())),
+            Err(violation) => return Err(violation.into()),
+        };
         let Preamble { greeting, further, private_len, .. } = preamble;
         let rest = &self.buffered()[PREAMBLE..];
         let Some((private, rest)) = rest.split_at_checked(private_len) else { return Ok(None) };

@@ -5,18 +5,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use bmi_backend::net;
-use bmi_core::Time;
+use bmi_backend::{Fault, net};
 use bmi_core::transport::ConnId;
-use mio::net::TcpStream;
+use bmi_core::{PeerIdentity, Time, mutated};
+use bmi_tls::{Channel, Security};
 use mio::{Interest, Token};
 
 use super::sockets::{self, Newcomer};
 use super::{Connection, Phase};
 use crate::TcpTransport;
-use crate::frame::{Greeting, PREAMBLE, Preamble};
+use crate::frame::{BAD_PREAMBLE, Greeting, PREAMBLE, Preamble};
+use crate::line::{Arrived, Line, Next, Shaken};
 use crate::streams::{self, MAX_STREAMS, Stage, Stream, Streams};
-use crate::vectored_io::{self, Piece};
 
 /// Length of a token in bytes.
 pub(crate) const TOKEN: usize = 20;
@@ -45,12 +45,9 @@ impl JoinToken {
     }
 }
 
-/// Sends a greeting on a further stream. A new socket has room for it.
-fn greet(socket: &TcpStream, greeting: Greeting, private: &[u8]) -> io::Result<()> {
-    let preamble = Preamble::encode(greeting, 0, private.len());
-    // SAFETY: the bytes are borrowed for the call.
-    let sent = unsafe { vectored_io::send(socket.as_fd(), &[Piece::of(&preamble), Piece::of(private)]) }?;
-    if sent == PREAMBLE + private.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+/// Sends a greeting on a further stream.
+fn greet(line: &mut Line, greeting: Greeting, private: &[u8]) -> io::Result<()> {
+    line.say(&[&Preamble::encode(greeting, 0, private.len())[..], private].concat())
 }
 
 impl TcpTransport {
@@ -60,8 +57,8 @@ impl TcpTransport {
 
     /// Makes an established connection one of `1 + further` streams, with their places empty.
     pub(super) fn spread(connection: &mut Connection, further: u8) {
-        let (Some(first), Some(queues)) = (&connection.stream, &mut connection.queues) else { return };
-        streams::limit_unsent(first.as_fd());
+        let (Some(first), Some(queues)) = (&connection.line, &mut connection.queues) else { return };
+        streams::limit_unsent(first.socket.as_fd());
         queues.spread_over_streams();
         connection.streams = Some(Box::new(Streams::new(further)));
     }
@@ -70,15 +67,15 @@ impl TcpTransport {
     pub(super) fn dial_streams(&mut self, conn: ConnId, token: JoinToken) {
         let deadline = self.now + self.config.limits.handshake_timeout;
         let Some(connection) = self.slots.find_mut(conn) else { return };
-        let (Some(first), Some(streams)) = (&connection.stream, &mut connection.streams) else { return };
+        let (Some(first), Some(streams)) = (&connection.line, &mut connection.streams) else { return };
         let dial = |to: SocketAddr, number: usize| {
             let mut socket = sockets::dial(to, &self.config)?;
             let both = Interest::READABLE | Interest::WRITABLE;
             self.poll.registry().register(&mut socket, TcpTransport::stream_token(conn, number), both)?;
-            Ok::<_, io::Error>(Stream::new(socket, Stage::Dialing))
+            Ok::<_, io::Error>(Stream::new(Line::new(socket), Stage::Dialing))
         };
         for number in 0..streams.len() {
-            match first.peer_addr().and_then(|to| dial(to, number)) {
+            match first.socket.peer_addr().and_then(|to| dial(to, number)) {
                 Ok(stream) => streams.put(number, Some(stream)),
                 Err(error) => tracing::debug!(%error, "a further stream cannot be dialed"),
             }
@@ -89,15 +86,14 @@ impl TcpTransport {
 
     /// Handles a socket that has brought a token. It is closed if the token is no good.
     pub(super) fn take_join(&mut self, slot: u32, token: JoinToken) {
-        let Some(socket) = self.remove(slot).and_then(|newcomer| newcomer.stream) else { return };
+        let Some(mut line) = self.remove(slot).and_then(|newcomer| newcomer.line) else { return };
         match token.open(&self.tokens) {
-            Some((member, conn)) if member == self.shard.index() => self.join(conn, socket),
+            Some((member, conn)) if member == self.shard.index() => self.join(conn, line),
             Some((member, conn)) => {
-                let Ok(from) = socket.peer_addr() else { return };
+                let Ok(from) = line.socket.peer_addr() else { return };
                 // The other member's epoll is another one.
-                let mut stream = socket;
-                if self.poll.registry().deregister(&mut stream).is_ok() {
-                    let newcomer = Newcomer { stream, from, arrived: self.now, join: Some((member, conn)) };
+                if self.poll.registry().deregister(&mut line.socket).is_ok() {
+                    let newcomer = Newcomer { line, from, arrived: self.now, join: Some((member, conn)) };
                     self.shard.pass(member, newcomer);
                 }
             }
@@ -110,12 +106,12 @@ impl TcpTransport {
     /// assigned to a member now, with their bytes unread.
     pub(super) fn sort(&mut self, slot: u32) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
-        let (Phase::HalfOpen { unsorted, .. }, Some(socket)) = (&mut connection.phase, &connection.stream) else {
+        let (Phase::HalfOpen { unsorted, .. }, Some(line)) = (&mut connection.phase, &connection.line) else {
             return true;
         };
         let Some(arrived) = *unsorted else { return true };
         let mut bytes = [0; PREAMBLE];
-        let seen = socket.peek(&mut bytes);
+        let seen = line.socket.peek(&mut bytes);
         match seen.map(|n| (n, Preamble::decode(&bytes[..n]))) {
             Ok((1.., Ok(None))) => return false,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
@@ -125,28 +121,32 @@ impl TcpTransport {
                 return true;
             }
         }
-        let Some(mut stream) = self.remove(slot).and_then(|newcomer| newcomer.stream) else { return false };
-        let Ok(from) = stream.peer_addr() else { return false };
-        if self.poll.registry().deregister(&mut stream).is_ok()
-            && let Some((newcomer, place)) = self.shard.assign(Newcomer { stream, from, arrived, join: None })
+        let Some(mut line) = self.remove(slot).and_then(|newcomer| newcomer.line) else { return false };
+        let Ok(from) = line.socket.peer_addr() else { return false };
+        if self.poll.registry().deregister(&mut line.socket).is_ok()
+            && let Some((newcomer, place)) = self.shard.assign(Newcomer { line, from, arrived, join: None })
         {
             self.handle_newcomer(newcomer, Some(place));
         }
         false
     }
 
-    /// Gives a socket to the connection whose token it has brought, if that has a place for it.
-    pub(super) fn join(&mut self, conn: ConnId, mut socket: TcpStream) {
+    /// Gives a line to the connection whose token it has brought, if that has a place for it and
+    /// the same peer.
+    pub(super) fn join(&mut self, conn: ConnId, mut line: Line) {
         let established = |connection: &&mut Connection| matches!(connection.phase, Phase::Established);
-        let connection = self.slots.find_mut(conn).filter(established);
-        let Some(streams) = connection.and_then(|connection| connection.streams.as_deref_mut()) else { return };
+        let Some(connection) = self.slots.find_mut(conn).filter(established) else { return };
+        if !connection.is_of(&mut line) {
+            return tracing::debug!("closed a socket that has the token of another peer's connection");
+        }
+        let Some(streams) = connection.streams.as_deref_mut() else { return };
         let Some(number) = streams.vacant() else { return };
         let both = Interest::READABLE | Interest::WRITABLE;
         let (token, registry) = (TcpTransport::stream_token(conn, number), self.poll.registry());
-        let watched = registry.reregister(&mut socket, token, both);
-        let watched = watched.or_else(|_| registry.register(&mut socket, token, both));
-        match watched.and_then(|()| greet(&socket, Greeting::Accept, &[])) {
-            Ok(()) => streams.put(number, Some(Stream::new(socket, Stage::Greeting))),
+        let watched = registry.reregister(&mut line.socket, token, both);
+        let watched = watched.or_else(|_| registry.register(&mut line.socket, token, both));
+        match watched.and_then(|()| greet(&mut line, Greeting::Accept, &[])) {
+            Ok(()) => streams.put(number, Some(Stream::new(line, Stage::Greeting))),
             Err(error) => tracing::debug!(%error, "a further stream could not join"),
         }
         self.ready.add(conn.slot);
@@ -169,13 +169,20 @@ impl TcpTransport {
     /// Lets the streams go on that have not joined. Those that fail are dropped.
     pub(crate) fn continue_joins(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
+        let first = connection.line.as_mut().map_or(PeerIdentity::Nobody, Line::identity);
         let (Some(streams), token) = (&mut connection.streams, connection.token) else { return };
+        let (security, host) = (self.config.security.as_ref(), connection.peer.host());
         let mut waiting = false;
         for number in 0..streams.len() {
             let Some(stream) = streams.at_mut(number).filter(|stream| stream.stage != Stage::Joined) else { continue };
-            match advance(stream, token) {
+            let advanced = secure(stream, security, host).and_then(|()| advance(stream, token));
+            match advanced {
+                Ok(()) if stream.stage == Stage::Joined && stream.line.identity() != first => {
+                    tracing::debug!("closed a further stream to another peer");
+                    streams.put(number, None);
+                }
                 Ok(()) if stream.stage == Stage::Joined => {
-                    streams::limit_unsent(stream.socket.as_fd());
+                    streams::limit_unsent(stream.line.socket.as_fd());
                     self.dirty.add(slot);
                 }
                 Ok(()) => waiting = true,
@@ -191,36 +198,62 @@ impl TcpTransport {
     }
 }
 
+/// Prepares a stream that is dialed for its handshake.
+fn secure(stream: &mut Stream, security: Option<&Security>, host: &str) -> Result<(), Fault> {
+    if stream.stage != Stage::Dialing {
+        return Ok(());
+    }
+    let Some(outcome) = net::dialed(&stream.line.socket) else { return Ok(()) };
+    outcome.and_then(|()| sockets::lift_limit_of_dialing(&stream.line.socket)).map_err(Fault::Unreachable)?;
+    if let Some(security) = security {
+        stream.line.secure(Channel::client(security, host)?);
+        stream.line.push().map_err(Fault::Socket)?;
+    }
+    stream.stage = Stage::Shaking;
+    Ok(())
+}
+
 /// Brings a stream as far as it comes without waiting.
-fn advance(stream: &mut Stream, token: Option<JoinToken>) -> io::Result<()> {
-    if let (Stage::Dialing, Some(token)) = (stream.stage, token) {
-        let Some(outcome) = net::dialed(&stream.socket) else { return Ok(()) };
-        outcome?;
-        sockets::lift_limit_of_dialing(&stream.socket)?;
-        greet(&stream.socket, Greeting::Join, &token.0)?;
-        stream.stage = Stage::Greeting;
+fn advance(stream: &mut Stream, token: Option<JoinToken>) -> Result<(), Fault> {
+    while let (Stage::Shaking, Some(token)) = (stream.stage, token) {
+        match stream.line.shake(&[])? {
+            Shaken::Waits => {
+                stream.readable = false;
+                return Ok(());
+            }
+            Shaken::Again => {}
+            Shaken::Done => {
+                greet(&mut stream.line, Greeting::Join, &token.0).map_err(Fault::Socket)?;
+                stream.stage = Stage::Greeting;
+            }
+        }
     }
     while stream.readable && stream.stage == Stage::Greeting {
-        match stream.inbound.fill(stream.socket.as_fd()) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.readable = false,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+        match stream.inbound.fill(stream.line.source())? {
+            Arrived { next: Next::Empty, .. } => stream.readable = false,
+            Arrived { bytes: 0, .. } => return Err(BAD_PREAMBLE.into()), // there is no room for so much
+            _ => {}
         }
-        match stream.inbound.take_greeting() {
-            Ok(None) => {}
-            Ok(Some(greeted)) if greeted.greeting == Greeting::Accept && greeted.further == 0 => {
+        match stream.inbound.take_greeting()? {
+            None => {}
+            Some(greeted) if greeted.greeting == Greeting::Accept && greeted.further == 0 => {
                 if token.is_some() {
-                    greet(&stream.socket, Greeting::Accept, &[])?;
+                    greet(&mut stream.line, Greeting::Accept, &[]).map_err(Fault::Socket)?;
                 }
                 stream.stage = Stage::Joined;
             }
-            Ok(Some(_)) => return Err(io::ErrorKind::InvalidData.into()),
-            Err(violation) => return Err(io::Error::new(io::ErrorKind::InvalidData, violation)),
+            Some(_) => return Err(BAD_PREAMBLE.into()),
         }
     }
     Ok(())
+}
+
+impl Connection {
+    /// Returns true if the peer of this connection is at the other end of the line too.
+    fn is_of(&mut self, line: &mut Line) -> bool {
+        let own = self.line.as_mut().map_or(PeerIdentity::Nobody, Line::identity);
+        own == line.identity() || mutated("tcp/a-stream-of-another-peer-joins")
+    }
 }
 
 /// Returns the deadline of streams that are being dialed.

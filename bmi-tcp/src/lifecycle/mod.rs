@@ -21,7 +21,9 @@
 //!    arrived is not lost.
 //! 3. The deadline of a half-open socket counts from its arrival, at whatever member of the group
 //!    ([`bmi_backend::Shard`]). Bytes do not move it.
-//! 4. Queues exist from `connect` on, or from the moment when a complete valid preamble has
+//! 4. With a certificate ([`crate::line`]), a handshake comes before the preamble, in the phases
+//!    HalfOpen and Greeting. A poll makes a bounded number of its steps, whose price is a signature.
+//! 5. Queues exist from `connect` on, or from the moment when a complete valid preamble has
 //!    arrived.
 //!
 //! **Tests.** `tests/it/connection.rs`, `tests/it/hostile.rs`, `tests/it/streams`.
@@ -37,12 +39,12 @@ use bmi_backend::Place;
 use bmi_backend::software::Exposures;
 use bmi_core::transport::{ConnId, MAX_PRIVATE_DATA};
 use bmi_core::{Addr, Error, Time};
-use mio::net::TcpStream;
 
 pub(crate) use self::ending::Lingering;
 use self::join::{JoinToken, TOKEN};
 pub(crate) use self::sockets::Newcomer;
 use crate::frame::{Frame, PREAMBLE};
+use crate::line::Line;
 use crate::queue_pair::QueuePair;
 use crate::receive::Inbound;
 use crate::silence::Silence;
@@ -91,7 +93,7 @@ pub(crate) struct Connection {
     pub(crate) id: ConnId,
     pub(crate) peer: Addr,
     pub(crate) phase: Phase,
-    pub(crate) stream: Option<TcpStream>,
+    pub(crate) line: Option<Line>,
     pub(crate) queues: Option<Box<QueuePair>>,
     pub(crate) inbound: Inbound,
     pub(crate) exposures: Exposures,
@@ -122,7 +124,7 @@ impl Connection {
             id,
             peer,
             phase,
-            stream: None,
+            line: None,
             queues: None,
             inbound: Inbound::new(LONGEST_GREETING),
             exposures: Exposures::default(),
@@ -145,6 +147,7 @@ impl Connection {
         self.queues.iter_mut().for_each(|queues| queues.wire.release());
         let idle = self.streams.iter_mut().all(|streams| streams.release());
         let idle = idle && self.queues.as_ref().is_none_or(|queues| queues.has_no_open_write());
+        let idle = self.line.iter_mut().all(|line| line.release()) && idle;
         self.inbound.release() && idle
     }
 

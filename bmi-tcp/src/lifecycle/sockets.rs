@@ -9,6 +9,7 @@ use bmi_backend::net::{self, Answer};
 use bmi_backend::{Fault, Place, Round, check_private, check_scheme, listen_failed};
 use bmi_core::transport::ConnId;
 use bmi_core::{Addr, Error, Scheme, Time, mutated};
+use bmi_tls::Channel;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
 use socket2::{SockRef, Socket, TcpKeepalive};
@@ -17,12 +18,13 @@ use super::{Connection, Phase};
 use crate::TcpTransport;
 use crate::config::TcpConfig;
 use crate::frame::Greeting;
+use crate::line::Line;
 use crate::queue_pair::QueuePair;
 use crate::vectored_io;
 
 /// An accepted socket that no transport has a connection for yet.
 pub(crate) struct Newcomer {
-    pub(super) stream: TcpStream,
+    pub(super) line: Line,
     pub(super) from: SocketAddr,
     pub(super) arrived: Time,
     /// The member and the connection that it joins, if another member has read its token.
@@ -135,7 +137,7 @@ impl TcpTransport {
         let Some(connection) = self.slots.find_mut(id) else { return };
         match dialed {
             Ok(stream) => {
-                connection.stream = Some(stream);
+                connection.line = Some(Line::new(stream));
                 if let Phase::Dialing { candidates: rest, .. } = &mut connection.phase {
                     *rest = candidates;
                 }
@@ -148,16 +150,22 @@ impl TcpTransport {
     pub(crate) fn handle_dialed(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
-        let (Phase::Dialing { candidates, private, deadline }, Some(stream)) =
-            (&mut connection.phase, &connection.stream)
+        let (Phase::Dialing { candidates, private, deadline }, Some(line)) =
+            (&mut connection.phase, &mut connection.line)
         else {
             return;
         };
-        let Some(outcome) = net::dialed(stream) else { return };
-        if let Err(error) = outcome.and_then(|()| lift_limit_of_dialing(stream)) {
+        let Some(outcome) = net::dialed(&line.socket) else { return };
+        if let Err(error) = outcome.and_then(|()| lift_limit_of_dialing(&line.socket)) {
             let candidates = std::mem::take(candidates);
-            connection.stream = None;
+            connection.line = None;
             return self.try_candidates(id, candidates, Fault::Unreachable(error));
+        }
+        if let Some(security) = &self.config.security {
+            match Channel::client(security, connection.peer.host()) {
+                Ok(channel) => line.secure(channel),
+                Err(breach) => return self.end(slot, id, breach.into()),
+            }
         }
         let (private, deadline) = (std::mem::take(private), *deadline);
         connection.phase = Phase::Greeting { deadline };
@@ -172,11 +180,12 @@ impl TcpTransport {
     pub(crate) fn accept_sockets(&mut self) -> bool {
         let mut round = Round::new(&self.shard);
         // A further stream goes to the member that has its connection, so it is not assigned.
-        let sorts = self.config.streams > 1 && self.shard.has_others();
+        // Behind a channel its token cannot be seen: it is assigned, and moves on when it is.
+        let sorts = self.config.streams > 1 && self.shard.has_others() && self.config.security.is_none();
         let mut unsorted = Vec::new();
         while let Some((newcomer, place)) = round.next(&self.shard, &mut self.listeners, self.now, |listener| {
             let (stream, from) = listener.accept()?;
-            let newcomer = Newcomer { stream, from, arrived: self.now, join: None };
+            let newcomer = Newcomer { line: Line::new(stream), from, arrived: self.now, join: None };
             if !sorts {
                 return Ok(Some(newcomer));
             }
@@ -191,11 +200,11 @@ impl TcpTransport {
     }
 
     pub(super) fn handle_newcomer(&mut self, newcomer: Newcomer, place: Option<Place>) {
-        let Newcomer { mut stream, from, arrived, join } = newcomer;
+        let Newcomer { mut line, from, arrived, join } = newcomer;
         if let Some((member, conn)) = join {
             // A member that is dropped leaves its queue to others.
             return if member == self.shard.index() {
-                self.join(conn, stream)
+                self.join(conn, line)
             };
         }
         let (peer, origin) = (Addr::tcp(from.ip().to_string(), from.port()), net::origin(from.ip()));
@@ -209,15 +218,25 @@ impl TcpTransport {
             Err(error) => return self.deadlines.warn_closed(&peer, &error, self.now),
         };
         let token = Token((id.slot as usize) << crate::TOKEN_BITS | crate::TOKEN_CONNECTION);
-        let ready = tune_stream(stream.as_fd(), &self.config)
-            .and_then(|()| self.poll.registry().register(&mut stream, token, Interest::READABLE | Interest::WRITABLE));
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let ready = tune_stream(line.socket.as_fd(), &self.config)
+            .and_then(|()| self.poll.registry().register(&mut line.socket, token, both));
+        if let Some(security) = &self.config.security {
+            match Channel::server(security) {
+                Ok(channel) => line.secure(channel),
+                Err(breach) => {
+                    self.slots.remove(id.slot);
+                    return self.deadlines.warn_closed(&peer, &breach, self.now);
+                }
+            }
+        }
         if let Err(error) = ready {
             self.slots.remove(id.slot);
             return self.deadlines.warn_closed(&peer, &error, self.now);
         }
         self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
-            connection.stream = Some(stream);
+            connection.line = Some(line);
         }
         self.ready.add(id.slot);
     }

@@ -26,9 +26,6 @@
 
 mod payload;
 
-use std::io;
-use std::os::fd::BorrowedFd;
-
 use bmi_backend::software::{BadRequest, Exposures};
 use bmi_backend::{Fault, Violation};
 use bmi_core::Access;
@@ -37,8 +34,9 @@ use bmi_core::transport::{Event, InlineMessage, InlineReceiver, WorkKind, WorkSt
 
 use self::payload::{Message, Owner, Target};
 use crate::frame::{BAD_HEADER, Frame, HEADER, piece, whole_message};
+use crate::line::{Arrived, Next, Source};
 use crate::queue_pair::{Cursor, QueuePair};
-use crate::vectored_io::{self, Piece};
+use crate::vectored_io::Piece;
 use crate::wire::pages;
 
 /// A payload of at least this many bytes counts as bulk.
@@ -52,7 +50,7 @@ const FRAME_BUDGET: usize = 512;
 
 /// The state that receiving uses and changes.
 pub(crate) struct Context<'a> {
-    pub(crate) socket: BorrowedFd<'a>,
+    pub(crate) source: Source<'a>,
     /// The socket is a further stream, which carries only parts.
     pub(crate) further: bool,
     /// Bytes after which the others have their turn.
@@ -168,16 +166,15 @@ impl Inbound {
         (self.buf, self.start, self.end, self.read_ahead) = (buf, 0, len, capacity);
     }
 
-    /// Reads once into the buffer, without parsing. Returns 0 at the end of the stream or if the
-    /// buffer is full.
-    pub(crate) fn fill(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+    /// Reads once into the buffer, without parsing.
+    pub(crate) fn fill(&mut self, mut source: Source<'_>) -> Result<Arrived, Fault> {
         self.buf.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         let rest = &mut self.buf[self.end..];
         // SAFETY: `rest` is borrowed exclusively for the call.
-        let n = unsafe { vectored_io::receive(socket, &[Piece::new(rest.as_mut_ptr(), rest.len())]) }?;
-        self.end += n;
-        Ok(n)
+        let arrived = unsafe { source.receive(&[Piece::new(rest.as_mut_ptr(), rest.len())], rest.len()) }?;
+        self.end += arrived.bytes;
+        Ok(arrived)
     }
 
     /// Abandons the work in progress: no further byte is placed. After this only
@@ -187,18 +184,18 @@ impl Inbound {
     }
 
     /// Drops the buffered bytes and the work in progress, then reads and discards within the
-    /// budget. Returns whether the stream has ended, and whether there may be more bytes.
-    pub(crate) fn discard(&mut self, socket: BorrowedFd<'_>) -> io::Result<(bool, bool)> {
+    /// budget, without opening anything. Returns whether the stream has ended, and whether there
+    /// may be more bytes.
+    pub(crate) fn discard(&mut self, source: Source<'_>) -> Result<(bool, bool), Fault> {
         self.abandon();
         let mut budget = BYTE_BUDGET;
         while budget > 0 {
             (self.start, self.end) = (0, 0);
-            match self.fill(socket) {
-                Ok(0) => return Ok((true, false)),
-                Ok(n) => budget = budget.saturating_sub(n),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok((false, false)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match self.fill(Source { socket: source.socket, channel: None }) {
+                Ok(Arrived { next: Next::Empty, .. }) => return Ok((false, false)),
+                Ok(Arrived { work, .. }) => budget = budget.saturating_sub(work),
+                Err(Fault::Eof) => return Ok((true, false)),
+                Err(fault) => return Err(fault),
             }
         }
         Ok((false, true))
@@ -218,15 +215,13 @@ impl Inbound {
             // SAFETY: `aim` listed the targets of the current payload and the free part of
             // `self.buf`. The queues or `self.message` hold the targets. No reference to the free
             // part exists during the call.
-            let n = match unsafe { vectored_io::receive(context.socket, context.pieces) } {
-                Ok(0) => return Err(Fault::Eof),
-                Ok(n) => n,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received { bytes, more: false }),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Fault::Socket(error)),
-            };
+            let arrived = unsafe { context.source.receive(context.pieces, asked) }?;
+            let Arrived { bytes: n, work, next } = arrived;
+            if n == 0 && next == Next::Empty {
+                return Ok(Received { bytes, more: false });
+            }
             self.received += n as u64;
-            bytes += n;
+            bytes += work;
             let placed = n.min(direct);
             if placed > 0 {
                 self.skip(context, placed);
@@ -236,7 +231,7 @@ impl Inbound {
             if n == asked && direct == 0 {
                 self.read_ahead = self.buf.len(); // small frames come faster than they are read
             }
-            if n < asked && !context.hangup {
+            if next != Next::More && !context.hangup {
                 // The socket is empty. Later bytes cause a new event.
                 let stopped = self.parse(context, &mut frames)?;
                 return Ok(Received { bytes, more: stopped && !self.held });

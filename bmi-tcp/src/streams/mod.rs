@@ -36,21 +36,21 @@
 //! **Tests.** `tests/it/streams`; the conformance suite over `streams`.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use bmi_backend::Fault;
 use bmi_backend::software::Exposures;
 use bmi_core::Time;
 use bmi_core::transport::Event;
-use mio::net::TcpStream;
 use socket2::SockRef;
 
 use crate::config::TcpConfig;
 use crate::frame::{LONG_HEADER, Whole};
+use crate::line::{Line, Taken};
 use crate::queue_pair::QueuePair;
 use crate::receive::{BYTE_BUDGET, Context, Inbound, Received};
 use crate::silence::Silence;
-use crate::vectored_io::{self, Piece};
+use crate::vectored_io::Piece;
 use crate::wire::Wire;
 
 /// Most streams of a connection.
@@ -63,6 +63,8 @@ const UNSENT: u32 = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Dialing,
+    /// There is no channel yet.
+    Shaking,
     /// The peer has not sent ACCEPT.
     Greeting,
     Joined,
@@ -70,7 +72,7 @@ pub(crate) enum Stage {
 
 /// A further stream.
 pub(crate) struct Stream {
-    pub(crate) socket: TcpStream,
+    pub(crate) line: Line,
     pub(crate) stage: Stage,
     pub(crate) inbound: Inbound,
     wire: Wire,
@@ -86,9 +88,9 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    pub(crate) fn new(socket: TcpStream, stage: Stage) -> Stream {
+    pub(crate) fn new(line: Line, stage: Stage) -> Stream {
         Stream {
-            socket,
+            line,
             stage,
             // Reads no byte ahead but headers.
             inbound: Inbound::new(LONG_HEADER),
@@ -98,6 +100,14 @@ impl Stream {
             readable: true,
             hangup: false,
             silence: Silence::default(),
+        }
+    }
+
+    /// Sends what the channel has to answer to what has arrived. What does not fit leaves with the
+    /// next part, and so does an error.
+    fn answers(&mut self) {
+        if self.line.has_unsent() {
+            let _ = self.line.push();
         }
     }
 
@@ -114,6 +124,10 @@ impl Stream {
 
     /// Sends the part on the wire, or the next one. Returns whether bytes were sent.
     fn send(&mut self, queues: &mut QueuePair, pieces: &mut Vec<Piece>, requests_only: bool) -> io::Result<bool> {
+        if self.line.has_unsent() && !self.line.push()? {
+            self.blocked = true;
+            return Ok(false);
+        }
         if self.wire.backlog() == 0 {
             self.part = queues.commit_part(&mut self.wire, requests_only);
         }
@@ -122,21 +136,16 @@ impl Stream {
         let asked: usize = pieces.iter().map(Piece::len).sum();
         // SAFETY: the wire's own bytes are not touched during the call. The queues hold the memory
         // that the wire refers to until `part_sent`.
-        match unsafe { vectored_io::send(self.socket.as_fd(), pieces) } {
-            Ok(n) => {
-                self.wire.advance(n);
-                self.blocked = n < asked;
+        match unsafe { self.line.send(pieces, asked) } {
+            Ok(Taken { bytes, full }) => {
+                self.wire.advance(bytes);
+                self.blocked = full;
                 if self.wire.backlog() == 0 {
                     self.part = None;
                     queues.part_sent(part);
                 }
-                Ok(true)
+                Ok(bytes > 0 || !full)
             }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.blocked = true;
-                Ok(false)
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
             Err(error) => {
                 (self.readable, self.hangup) = (true, true);
                 Err(error)
@@ -203,12 +212,12 @@ impl Streams {
 
     /// Gives back the pages of empty buffers. Returns true if nothing is arriving.
     pub(crate) fn release(&mut self) -> bool {
-        self.iter_mut().all(|stream| stream.inbound.release())
+        self.iter_mut().all(|stream| stream.line.release() && stream.inbound.release())
     }
 
     /// Returns true if all that was committed is sent.
     pub(crate) fn have_sent(&self) -> bool {
-        self.iter().all(|stream| stream.wire.backlog() == 0)
+        self.iter().all(|stream| stream.wire.backlog() == 0 && !stream.line.has_unsent())
     }
 
     /// Returns true if a stream waits for what the first one brings.
@@ -248,7 +257,7 @@ impl Streams {
         let budget = BYTE_BUDGET / self.len().max(1);
         for stream in self.joined().filter(|stream| stream.readable || stream.inbound.is_held()) {
             let mut context = Context {
-                socket: stream.socket.as_fd(),
+                source: stream.line.source(),
                 further: true,
                 budget,
                 hangup: stream.hangup,
@@ -261,6 +270,7 @@ impl Streams {
             };
             let received = stream.inbound.receive(&mut context)?;
             stream.readable = received.more;
+            stream.answers();
             all = Received { bytes: all.bytes + received.bytes, more: all.more || received.more };
         }
         Ok(all)
@@ -270,7 +280,7 @@ impl Streams {
     pub(crate) fn discard(&mut self) -> bool {
         for stream in self.iter_mut().filter(|stream| stream.readable) {
             // The end of the connection shows at the first stream.
-            stream.readable = stream.inbound.discard(stream.socket.as_fd()).is_ok_and(|(_, more)| more);
+            stream.readable = stream.inbound.discard(stream.line.source()).is_ok_and(|(_, more)| more);
         }
         self.iter().any(|stream| stream.readable)
     }
