@@ -140,6 +140,28 @@ impl Line {
         }
     }
 
+    /// Copies the next bytes, and leaves them where they are. Returns their number.
+    pub(crate) fn peek(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let Some(session) = self.channel.as_mut().and_then(|channel| channel.session()) else {
+            return self.socket.peek(bytes);
+        };
+        loop {
+            let payload = session.payload().map_err(io::Error::other)?;
+            if !payload.is_empty() {
+                let len = payload.len().min(bytes.len());
+                bytes[..len].copy_from_slice(&payload[..len]);
+                return Ok(len);
+            }
+            let space = session.space();
+            let piece = Piece::new(space.as_mut_ptr(), space.len());
+            // SAFETY: `space` is borrowed exclusively for the call.
+            match unsafe { vectored_io::receive(self.socket.as_fd(), &[piece]) }? {
+                0 => return Ok(0),
+                n => session.filled(n),
+            }
+        }
+    }
+
     // ---- sending --------------------------------------------------------------------------------
 
     /// Sends what the channel has for the kernel. Returns true if it has taken all.

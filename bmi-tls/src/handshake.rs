@@ -83,12 +83,9 @@ impl Handshake {
                 }
                 Ok(Step::Wait) => return Ok(false),
                 Err(error) => {
-                    // The words to the peer that a failure leaves.
-                    for _ in 0..4 {
-                        if !matches!(self.step(), Ok(Step::Go)) {
-                            break;
-                        }
-                    }
+                    // Takes the words to the peer that the failure has left. Another step would go on
+                    // with what has arrived, which a failed handshake must not.
+                    let _ = self.step();
                     return Err(error.into());
                 }
             }

@@ -14,8 +14,10 @@ const KEPT: usize = 2 * (OVERHEAD + 8);
 /// Most records in a row that bring no payload. Peers of this library send three at most, at the
 /// beginning.
 const MOST_EMPTY: u32 = 16;
-/// Most changes of keys that a peer may ask for beyond those that its bytes explain.
+/// Changes of its keys that a peer may make beyond one in [`RECORDS_OF_CHANGE`] records. A change
+/// costs as much as some records.
 const MOST_CHANGES: u64 = 16;
+const RECORDS_OF_CHANGE: u64 = 32;
 
 /// Makes the next keys.
 pub(crate) enum Keys {
@@ -54,7 +56,7 @@ pub struct Session {
     empty: u32,
     /// Changes of the peer's keys.
     changes: u64,
-    /// Bytes that the peer has sent.
+    /// Records that brought payload.
     opened: u64,
     /// Why nothing more is opened.
     over: Option<Breach>,
@@ -215,7 +217,7 @@ impl Session {
         let Some(kind) = self.opener.open()? else { return Ok(false) };
         if kind == DATA && !self.opener.payload().is_empty() {
             self.empty = 0;
-            self.opened += self.opener.payload().len() as u64;
+            self.opened += 1;
         } else {
             self.handle(kind)?;
         }
@@ -255,8 +257,7 @@ impl Session {
                 // What follows has another key, so nothing may follow in this record.
                 (HandshakeType::KeyUpdate, [asks @ (0 | 1)], keys) if rest.is_empty() => {
                     self.changes += 1;
-                    let explained = self.opened >> 20;
-                    if self.changes > MOST_CHANGES + explained {
+                    if self.changes > MOST_CHANGES + self.opened / RECORDS_OF_CHANGE {
                         return Err(Breach::Violation("it changed its keys too often"));
                     }
                     self.opener.key = Key::new(keys.next_to_receive()?)?;

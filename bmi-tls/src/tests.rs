@@ -46,7 +46,7 @@ fn carry(from: &mut Channel, to: &mut Channel, step: usize) -> Result<(), Breach
         from.sent(n)?;
         match to.session() {
             Some(session) => session.filled(n),
-            None => drop(to.advance(n)?),
+            None => _ = to.advance(n)?,
         }
     }
     Ok(())

@@ -17,12 +17,13 @@
 //! | inline receives | short messages, and whatever may overtake them |
 //! | small limits (`scarce`) over a real adapter | messages in pieces, full queues: what moves many bytes |
 //! | several streams (`streams`) over TCP | the ways of bulk data, and its order: what moves bytes one-sidedly |
+//! | TLS (`secure`, and `secure_streams` with small limits and keys that change) over TCP | beginnings and ends, and whatever moves bytes |
 //! | faults (`troubled`) over a real adapter | the order of events: the properties |
 //! | `by_kernel` and `changing` over shared memory | who copies: what moves bytes one-sidedly |
 //! | verbs | queue pairs, registration, real RDMA: whatever is not a short message |
 
 /// The columns: backend, and configuration. A letter stands for each in [`ROWS`].
-const COLUMNS: [(&str, &str); 18] = [
+const COLUMNS: [(&str, &str); 20] = [
     ("sim", "plain"),
     ("sim", "scarce"),
     ("sim", "writes_only"),
@@ -32,6 +33,8 @@ const COLUMNS: [(&str, &str); 18] = [
     ("tcp", "plain"),
     ("tcp", "scarce"),
     ("tcp", "streams"),
+    ("tcp", "secure"),
+    ("tcp", "secure_streams"),
     ("tcp", "troubled"),
     ("shm", "plain"),
     ("shm", "by_kernel"),
@@ -46,35 +49,35 @@ const COLUMNS: [(&str, &str); 18] = [
 /// For each part, an `x` in the columns in which it runs.
 #[rustfmt::skip]
 const ROWS: [(&str, &str); 27] = [
-    //                             sim     tcp   shm    ib
-    //                             pswiti  psnt  pkcst  pst
-    ("transport::connect",        "xxxxxx  xxxx  xxxxx  xxx"),
-    ("transport::channel",        "xxxxxx  xxxx  xxxxx  xxx"),
-    ("transport::inline_receive", "xxxxxx  xxxx  xxxxx  xxx"),
-    ("transport::remote",         "xxxxxx  xxxx  xxxxx  xxx"),
-    ("transport::immediate_access", "xxxxxx  xxxx  xxxxx  xxx"),
-    ("transport::end",            "xxxxxx  xxxx  xxxxx  xxx"),
-    ("transport::waiting",        "xxxxxx  xxxx  xxxxx  xxx"),
-    ("transport::shards",         "xxxxxx  xxxx  xxxxx  xxx"),
-    ("message::expected",         "xxxxxx  xx..  xxx..  xx."),
-    ("message::unexpected",       "xx.xx.  xx..  x....  ..."),
-    ("message::credits",          "xx.xxx  x...  x.x..  ..."),
-    ("message::deadlines",        "xxx.x.  x...  x....  ..."),
-    ("message::offered_receive",  "xx.xx.  x...  x....  x.."),
-    ("message::cancel",           "xxxxx.  x...  x....  ..."),
-    ("message::polling",          "xx.xx.  x...  x....  ..."),
-    ("message::bulk",             "xxx.x.  xxx.  xxxx.  xx."),
-    ("message::immediate",        "xx..x.  x.x.  xx.x.  x.."),
-    ("message::fast",             "xx..x.  xxx.  xxx..  x.."),
-    ("message::calls",            "xxx.x.  xxx.  xxxx.  xx."),
-    ("message::late",             "xxxxx.  x...  x....  ..."),
-    ("message::peers",            "xxxxx.  xx..  x....  x.."),
-    ("message::identity",         "xx..x.  x...  x....  x.."),
-    ("message::hostile",          "xxxxxx  x...  x....  x.."),
-    ("message::memory",           "xxx.x.  x...  xx.x.  x.."),
-    ("message::recycled",         "xxx.x.  x...  xx.x.  x.."),
-    ("message::property",         "xxxxxx  xxxx  xxxxx  xxx"),
-    ("message::rough",            "xxxxxx  xxxx  x.x.x  ..x"),
+    //                             sim     tcp     shm    ib
+    //                             pswiti  psneet  pkcst  pst
+    ("transport::connect",        "xxxxxx  xxxxxx  xxxxx  xxx"),
+    ("transport::channel",        "xxxxxx  xxxxxx  xxxxx  xxx"),
+    ("transport::inline_receive", "xxxxxx  xxxxxx  xxxxx  xxx"),
+    ("transport::remote",         "xxxxxx  xxxxxx  xxxxx  xxx"),
+    ("transport::immediate_access", "xxxxxx  xxxxxx  xxxxx  xxx"),
+    ("transport::end",            "xxxxxx  xxxxxx  xxxxx  xxx"),
+    ("transport::waiting",        "xxxxxx  xxxxxx  xxxxx  xxx"),
+    ("transport::shards",         "xxxxxx  xxxxxx  xxxxx  xxx"),
+    ("message::expected",         "xxxxxx  xx.xx.  xxx..  xx."),
+    ("message::unexpected",       "xx.xx.  xx....  x....  ..."),
+    ("message::credits",          "xx.xxx  x.....  x.x..  ..."),
+    ("message::deadlines",        "xxx.x.  x.....  x....  ..."),
+    ("message::offered_receive",  "xx.xx.  x.....  x....  x.."),
+    ("message::cancel",           "xxxxx.  x.....  x....  ..."),
+    ("message::polling",          "xx.xx.  x.....  x....  ..."),
+    ("message::bulk",             "xxx.x.  xxxxx.  xxxx.  xx."),
+    ("message::immediate",        "xx..x.  x.x...  xx.x.  x.."),
+    ("message::fast",             "xx..x.  xxxxx.  xxx..  x.."),
+    ("message::calls",            "xxx.x.  xxxx..  xxxx.  xx."),
+    ("message::late",             "xxxxx.  x.....  x....  ..."),
+    ("message::peers",            "xxxxx.  xx.x..  x....  x.."),
+    ("message::identity",         "xx..x.  x..x..  x....  x.."),
+    ("message::hostile",          "xxxxxx  x..x..  x....  x.."),
+    ("message::memory",           "xxx.x.  x...x.  xx.x.  x.."),
+    ("message::recycled",         "xxx.x.  x...x.  xx.x.  x.."),
+    ("message::property",         "xxxxxx  xxxxxx  xxxxx  xxx"),
+    ("message::rough",            "xxxxxx  xxx.xx  x.x.x  ..x"),
 ];
 
 /// Returns the parts that have a row.

@@ -18,10 +18,8 @@ impl TcpTransport {
     pub(crate) fn receive_greeting(&mut self, slot: u32, events: &mut Vec<Event>) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
         let id = connection.id;
-        if matches!(connection.phase, Phase::HalfOpen { unsorted: Some(_), .. }) && !self.sort(slot) {
-            return true;
-        }
-        if !self.shake(slot) {
+        let unsorted = matches!(connection.phase, Phase::HalfOpen { unsorted: Some(_), .. });
+        if !self.shake(slot) || unsorted && !self.sort(slot) {
             return true;
         }
         let Some(connection) = self.slots.at_mut(slot) else { return false };

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use bmi_backend::{Fault, net};
 use bmi_core::transport::ConnId;
-use bmi_core::{PeerIdentity, Time, mutated};
+use bmi_core::{PeerIdentity, Time};
 use bmi_tls::{Channel, Security};
 use mio::{Interest, Token};
 
@@ -101,17 +101,17 @@ impl TcpTransport {
         }
     }
 
-    /// Looks at the first bytes of a socket that this member has accepted for the group. Returns
+    /// Looks at the first bytes of a line that this member has accepted for the group. Returns
     /// true if this member goes on with it: it is a further stream, or at its end. Others are
     /// assigned to a member now, with their bytes unread.
     pub(super) fn sort(&mut self, slot: u32) -> bool {
         let Some(connection) = self.slots.at_mut(slot) else { return false };
-        let (Phase::HalfOpen { unsorted, .. }, Some(line)) = (&mut connection.phase, &connection.line) else {
+        let (Phase::HalfOpen { unsorted, .. }, Some(line)) = (&mut connection.phase, &mut connection.line) else {
             return true;
         };
         let Some(arrived) = *unsorted else { return true };
         let mut bytes = [0; PREAMBLE];
-        let seen = line.socket.peek(&mut bytes);
+        let seen = line.peek(&mut bytes);
         match seen.map(|n| (n, Preamble::decode(&bytes[..n]))) {
             Ok((1.., Ok(None))) => return false,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
@@ -252,7 +252,7 @@ impl Connection {
     /// Returns true if the peer of this connection is at the other end of the line too.
     fn is_of(&mut self, line: &mut Line) -> bool {
         let own = self.line.as_mut().map_or(PeerIdentity::Nobody, Line::identity);
-        own == line.identity() || mutated("tcp/a-stream-of-another-peer-joins")
+        own == line.identity()
     }
 }
 

@@ -180,8 +180,7 @@ impl TcpTransport {
     pub(crate) fn accept_sockets(&mut self) -> bool {
         let mut round = Round::new(&self.shard);
         // A further stream goes to the member that has its connection, so it is not assigned.
-        // Behind a channel its token cannot be seen: it is assigned, and moves on when it is.
-        let sorts = self.config.streams > 1 && self.shard.has_others() && self.config.security.is_none();
+        let sorts = self.config.streams > 1 && self.shard.has_others();
         let mut unsorted = Vec::new();
         while let Some((newcomer, place)) = round.next(&self.shard, &mut self.listeners, self.now, |listener| {
             let (stream, from) = listener.accept()?;
@@ -221,7 +220,7 @@ impl TcpTransport {
         let both = Interest::READABLE | Interest::WRITABLE;
         let ready = tune_stream(line.socket.as_fd(), &self.config)
             .and_then(|()| self.poll.registry().register(&mut line.socket, token, both));
-        if let Some(security) = &self.config.security {
+        if let Some(security) = self.config.security.as_ref().filter(|_| !line.has_channel()) {
             match Channel::server(security) {
                 Ok(channel) => line.secure(channel),
                 Err(breach) => {

@@ -12,6 +12,7 @@ mod hostile;
 #[cfg(target_os = "linux")]
 mod memory;
 mod remote_access;
+mod secure;
 mod silence;
 mod streams;
 mod transfer;

@@ -1,7 +1,7 @@
 //! Several streams for one connection: transfers, order, and ends.
 
 mod hostile;
-mod proxy;
+pub(crate) mod proxy;
 
 use bmi_conformance::world::{completion, pattern};
 use bmi_core::transport::{Payload, WorkCompletion, WorkId, WorkKind, WorkOptions, WorkStatus, WriteTarget};

@@ -9,48 +9,52 @@ use bmi_core::{Addr, Transport};
 use crate::common::World;
 
 /// One stream: the socket of the connecting side, and that of the listening side.
-pub(super) struct Link {
+pub(crate) struct Link {
     ends: [TcpStream; 2],
     /// Bytes on their way from either end.
     waiting: [Vec<u8>; 2],
     /// Number of bytes that were carried from either end.
-    pub(super) moved: [usize; 2],
+    pub(crate) moved: [usize; 2],
     /// It carries nothing now.
-    pub(super) held: bool,
+    pub(crate) held: bool,
 }
 
 impl Link {
     /// Returns true if the connecting side has closed it.
-    pub(super) fn is_closed(&mut self) -> bool {
+    pub(crate) fn is_closed(&mut self) -> bool {
         let mut left = Vec::new();
         self.ends[0].read_to_end(&mut left).is_ok()
     }
 }
 
 /// Numbers that a seed decides.
-pub(super) struct Random(pub(super) u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub(super) fn below(&mut self, end: usize) -> usize {
+    pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % end
     }
 }
 
-pub(super) struct Proxy {
+type Spy = Box<dyn FnMut(usize, &mut Vec<u8>)>;
+
+pub(crate) struct Proxy {
     listener: TcpListener,
     to: u16,
     /// The streams, in the order in which they were dialed.
-    pub(super) links: Vec<Link>,
+    pub(crate) links: Vec<Link>,
     /// If present, the streams move at random, in small steps.
-    pub(super) random: Option<Random>,
+    pub(crate) random: Option<Random>,
     /// Sockets after the first one are not carried on.
     only_first: bool,
+    /// Sees what is carried, and from which end, and may change it.
+    pub(crate) spy: Option<Spy>,
 }
 
 impl Proxy {
     /// Carries some bytes.
-    pub(super) fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         if let Ok((near, _)) = self.listener.accept() {
             let far = TcpStream::connect(("127.0.0.1", self.to)).unwrap();
             let ends = [near, far];
@@ -69,7 +73,11 @@ impl Proxy {
                 if link.waiting[from].is_empty() {
                     match link.ends[from].read(&mut bytes) {
                         Ok(0) => link.ends[1 - from].shutdown(Shutdown::Write).unwrap_or_default(),
-                        Ok(n) => link.waiting[from].extend(&bytes[..n]),
+                        Ok(n) => {
+                            bytes.truncate(n);
+                            self.spy.iter_mut().for_each(|spy| spy(from, &mut bytes));
+                            link.waiting[from].extend(bytes);
+                        }
                         Err(_) => {}
                     }
                 }
@@ -81,26 +89,37 @@ impl Proxy {
     }
 
     /// Cuts a stream at both ends.
-    pub(super) fn kill(&mut self, at: usize) {
+    pub(crate) fn kill(&mut self, at: usize) {
         drop(self.links.remove(at));
     }
 }
 
-/// Connects the two sides of a world through a proxy. Returns it, and their names of the
-/// connection.
-pub(super) fn connect(world: &mut World) -> (Proxy, ConnId, ConnId) {
-    connect_over(world, false)
-}
-
-/// Does the same. The proxy may carry only the first stream.
-pub(super) fn connect_over(world: &mut World, only_first: bool) -> (Proxy, ConnId, ConnId) {
+/// Returns a proxy to the listening side of a world, and where it listens.
+pub(crate) fn proxy(world: &mut World, only_first: bool) -> (Proxy, Addr) {
     let to = world.b.transport.listen(&Addr::tcp("127.0.0.1", 0)).unwrap().port();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let addr = Addr::tcp("127.0.0.1", listener.local_addr().unwrap().port());
-    let mut proxy = Proxy { listener, to, links: Vec::new(), random: None, only_first };
+    (Proxy { listener, to, links: Vec::new(), random: None, only_first, spy: None }, addr)
+}
+
+/// Connects the two sides of a world through a proxy. Returns it, and their names of the
+/// connection.
+pub(crate) fn connect(world: &mut World) -> (Proxy, ConnId, ConnId) {
+    connect_over(world, false)
+}
+
+/// Does the same. The proxy may carry only the first stream.
+pub(crate) fn connect_over(world: &mut World, only_first: bool) -> (Proxy, ConnId, ConnId) {
+    let (mut proxy, addr) = proxy(world, only_first);
+    let (ca, cb) = connect_by(world, &mut proxy, &addr);
+    (proxy, ca, cb)
+}
+
+/// Connects through a proxy that is there.
+pub(crate) fn connect_by(world: &mut World, proxy: &mut Proxy, addr: &Addr) -> (ConnId, ConnId) {
     let deadline = world.later(60);
-    let ca = world.a.transport.connect(&addr, b"hello", deadline).unwrap();
+    let ca = world.a.transport.connect(addr, b"hello", deadline).unwrap();
     let cb = world.until(|world| {
         proxy.turn();
         world.b.take(|event| if let Event::ConnectRequest { conn, .. } = event { Some(*conn) } else { None })
@@ -113,11 +132,11 @@ pub(super) fn connect_over(world: &mut World, only_first: bool) -> (Proxy, ConnI
             world.a.take(established).or_else(|| world.b.take(established))
         });
     }
-    (proxy, ca, cb)
+    (ca, cb)
 }
 
 /// Polls and carries until nothing has moved for a while.
-pub(super) fn settle(world: &mut World, proxy: &mut Proxy) {
+pub(crate) fn settle(world: &mut World, proxy: &mut Proxy) {
     let moved = |proxy: &Proxy| proxy.links.iter().map(|link| link.moved[0] + link.moved[1]).sum::<usize>();
     let mut idle = 0;
     while idle < 2000 {
