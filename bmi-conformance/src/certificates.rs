@@ -36,6 +36,8 @@ pub struct Issued {
 pub struct Says {
     /// Names of hosts, addresses, and URIs.
     pub names: Vec<String>,
+    /// Names that are written as those of hosts, whatever they look like.
+    pub hosts: Vec<String>,
     /// From when it is good.
     pub from: SystemTime,
     /// Until when it is good.
@@ -48,7 +50,7 @@ impl Says {
         let own = ["localhost", "127.0.0.1", "::1"];
         let names = own.iter().chain(names).map(|name| (*name).to_owned()).collect();
         let now = now();
-        Says { names, from: now - DAY, until: now + 365 * DAY }
+        Says { names, hosts: Vec::new(), from: now - DAY, until: now + 365 * DAY }
     }
 }
 
@@ -90,6 +92,9 @@ impl Authority {
             let host = || SanType::DnsName(Ia5String::try_from(name.as_str()).expect("ASCII"));
             let other = || if name.contains("://") || name.starts_with("pvfs:") { uri() } else { host() };
             params.subject_alt_names.push(name.parse().map_or_else(|_| other(), SanType::IpAddress));
+        }
+        for host in &says.hosts {
+            params.subject_alt_names.push(SanType::DnsName(Ia5String::try_from(host.as_str()).expect("ASCII")));
         }
         (params.not_before, params.not_after) = (says.from.into(), says.until.into());
         let key = KeyPair::generate().expect("a key");

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bmi_backend::{Limit, Limits};
 use bmi_core::Device;
+use bmi_tls::Security;
 
 /// Settings of an [`IbTransport`](crate::IbTransport).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +29,11 @@ pub struct IbConfig {
     pub service_level: u8,
     /// Traffic class of the connections' packets on RoCE. 0.
     pub traffic_class: u8,
+    /// TLS with certificates on both sides, for the side channel of each connection: who is let in
+    /// is known, and nobody else learns the numbers and keys that reach a queue pair. **What queue
+    /// pairs carry stays in the clear**: only setting up is protected. A peer without it, or the
+    /// reverse, is refused. Default: none.
+    pub security: Option<Security>,
     /// What no program has had a reason to change. Tests make it scarce.
     #[doc(hidden)]
     pub tuning: Tuning,
@@ -62,6 +68,7 @@ impl Default for IbConfig {
             not_ready_retries: 3,
             service_level: 0,
             traffic_class: 0,
+            security: None,
             tuning: Tuning {
                 send_queue_depth: 128,
                 recv_queue_depth: 256,

@@ -20,6 +20,8 @@ pub(crate) enum Bye {
     Protocol = 4,
     Exhausted = 5,
     Failed = 6,
+    /// In the clear, from a side that takes nothing in the clear.
+    Secure = 7,
 }
 
 impl Bye {
@@ -31,6 +33,7 @@ impl Bye {
             3 => Bye::TooLong,
             4 => Bye::Protocol,
             5 => Bye::Exhausted,
+            7 => Bye::Secure,
             _ => Bye::Failed,
         }
     }
@@ -53,6 +56,7 @@ impl fmt::Display for Bye {
             Bye::Closed => "it closed",
             Bye::Protocol => "it takes this side's bytes for a breach of the protocol",
             Bye::Failed => "its adapter failed",
+            Bye::Secure => "it requires TLS",
         })
     }
 }
@@ -100,7 +104,7 @@ mod tests {
 
     #[test]
     fn reasons_survive_the_wire() {
-        for code in 0..=6 {
+        for code in 0..=7 {
             let bye = Bye::from_wire(code);
             assert_eq!(bye as u8, code);
             assert_eq!(to_bye(&from_bye(bye, true)).0, bye);

@@ -79,6 +79,7 @@ use mio::net::TcpListener;
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 
+pub use bmi_tls::Security;
 pub use config::IbConfig;
 
 use adapter::Adapter;

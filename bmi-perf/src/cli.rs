@@ -100,6 +100,9 @@ impl Serve {
 enum Transport {
     /// The library over TCP.
     Tcp,
+    /// The library over TCP, behind TLS. The certificates are those of BMI_CERTIFICATE, BMI_KEY and
+    /// BMI_AUTHORITIES; if the environment names none, `here` makes some.
+    Tls,
     /// The library over RDMA verbs.
     Ib,
     /// The library over shared memory; the server is on this host.
@@ -116,6 +119,7 @@ impl Transport {
     fn over(self) -> Over {
         match self {
             Transport::Tcp => Over::Tcp,
+            Transport::Tls => Over::Tls,
             Transport::Ib => Over::Ib,
             Transport::Shm => Over::Shm,
             Transport::Sockets => Over::Sockets,

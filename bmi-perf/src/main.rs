@@ -32,6 +32,7 @@ use bmi_sim::Profile;
 use clap::{CommandFactory, Parser};
 use serde_json::{Value, json};
 
+use case::Over;
 use cli::{Cli, Command, Output};
 
 /// A comparison fails, or a profile does not fit.
@@ -73,7 +74,8 @@ fn command() -> Vec<String> {
 
 fn measure_here(here: &cli::Here) -> Result<ExitCode, String> {
     let options = here.options(command())?;
-    let server = client::Here::start(&here.server()).map_err(|trouble| trouble.to_string())?;
+    let server = client::Here::start(&here.server(), options.wanted.overs.contains(&Over::Tls))
+        .map_err(|trouble| trouble.to_string())?;
     let report = client::run(&server.at, &options).map_err(|trouble| trouble.to_string())?;
     match (here.sample, &report.interrupted) {
         (true, None) => sample(&report).map(|()| ExitCode::SUCCESS),

@@ -293,6 +293,7 @@ impl Run<'_> {
             max_message: settings.max_message.min(MOST_BYTES),
             room: settings.room.min(MOST_BYTES),
             streams: settings.streams,
+            secure: station.over == Over::Tls,
         };
         let id = self.stations.len();
         let names = self.names.join(id.to_string());

@@ -13,7 +13,7 @@ use crate::Breach;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Certificate {
     /// The alternative names of its subject in their order: of hosts, addresses, URIs, and mail. If
-    /// it has none, the common name.
+    /// it has none, the common name, as `CN=name`.
     pub(crate) identity: PeerIdentity,
     pub(crate) until: SystemTime,
 }
@@ -26,21 +26,28 @@ impl Certificate {
         let mut names = Vec::new();
         for name in alternative.iter().flat_map(|extension| &extension.value.general_names) {
             match name {
-                GeneralName::DNSName(name) | GeneralName::URI(name) | GeneralName::RFC822Name(name) => {
+                GeneralName::DNSName(name) | GeneralName::RFC822Name(name) if is_plain(name) => {
                     names.push((*name).to_owned());
                 }
+                GeneralName::URI(name) => names.push((*name).to_owned()),
                 GeneralName::IPAddress(bytes) => names.extend(address(bytes)),
                 _ => {}
             }
         }
         if names.is_empty() {
             let common = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
-            names.extend(common.map(str::to_owned));
+            names.extend(common.map(|name| format!("CN={name}")));
         }
         let until = parsed.validity().not_after.timestamp();
         let until = SystemTime::UNIX_EPOCH + Duration::from_secs(until.try_into().unwrap_or(0));
         Ok(Certificate { identity: PeerIdentity::named(names), until })
     }
+}
+
+/// Returns true unless a name of a host or of a mailbox looks like a URI. An authority may check
+/// less what it writes there, and must not thereby give away what a URI stands for.
+fn is_plain(name: &str) -> bool {
+    !name.contains([':', '/'])
 }
 
 fn address(bytes: &[u8]) -> Option<String> {

@@ -1,5 +1,7 @@
 //! One side of a connection, from the first byte on.
 
+use std::fmt::Display;
+
 use bmi_backend::{Fault, Violation};
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
@@ -7,6 +9,7 @@ use rustls::server::UnbufferedServerConnection;
 use crate::handshake::{Handshake, Side};
 use crate::{Breach, Security, Session};
 
+#[expect(clippy::large_enum_variant, reason = "its owners box it, and the session is the usual case")]
 enum State {
     Handshake(Handshake),
     Session(Session),
@@ -128,7 +131,7 @@ impl Channel {
 
 /// Returns the fault of bytes in the clear: those of a peer that does TLS are told apart from those
 /// of one that speaks something else.
-pub fn unknown_magic(bytes: &[u8]) -> Fault {
+pub fn unknown_magic<R: Display>(bytes: &[u8]) -> Fault<R> {
     const HELLO: [u8; 2] = [22, 3];
     match bytes.starts_with(&HELLO) {
         true => Fault::Denied("it speaks TLS, and this side has no certificate".into()),

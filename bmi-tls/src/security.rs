@@ -99,6 +99,26 @@ impl Security {
         Security::of(self.0.files.clone(), records)
     }
 
+    /// Reads the files that the environment names: `BMI_CERTIFICATE`, `BMI_KEY`, `BMI_AUTHORITIES`,
+    /// and `BMI_REVOKED` if there are lists of revoked certificates. `None` if it names none.
+    ///
+    /// # Errors
+    /// As [`Security::mutual`]. `Invalid` if it names some of the first three only.
+    pub fn from_env() -> Result<Option<Security>, Error> {
+        const NAMES: [&str; 4] = ["BMI_CERTIFICATE", "BMI_KEY", "BMI_AUTHORITIES", "BMI_REVOKED"];
+        let found = NAMES.map(|name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from));
+        let [certificate, key, authorities, revoked] = found;
+        let files = match (certificate, key, authorities) {
+            (Some(certificate), Some(key), Some(authorities)) => Files { certificate, key, authorities, revoked },
+            (None, None, None) => return Ok(None),
+            _ => {
+                let text = format!("the environment names some of {} only", NAMES[..3].join(", "));
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+        };
+        Security::of(files, RECORDS_OF_KEY).map(Some)
+    }
+
     fn of(files: Files, records_of_key: u64) -> Result<Security, Error> {
         let current = RwLock::new(Arc::new(files.read()?));
         Ok(Security(Arc::new(Shared { files, records_of_key, current })))

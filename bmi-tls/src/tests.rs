@@ -119,6 +119,17 @@ fn two_who_trust_each_other_learn_who_the_other_is() {
 }
 
 #[test]
+fn a_name_of_a_host_is_no_uri() {
+    let authority = Authority::new("friends");
+    let says = Says { hosts: vec!["pvfs:manager".into(), "*.example".into()], ..Says::names(&["pvfs:user/anna"]) };
+    let own = security(&authority, &authority.issue("own", &says)).identity();
+    assert!(own.is_named("pvfs:user/anna") && own.is_named("*.example") && !own.is_named("pvfs:manager"), "{own}");
+    let nameless = Says { names: Vec::new(), ..Says::names(&[]) };
+    let own = security(&authority, &authority.issue("pvfs:manager", &nameless)).identity();
+    assert_eq!(own, PeerIdentity::named(["CN=pvfs:manager"]));
+}
+
+#[test]
 fn payload_right_behind_the_handshake_is_not_lost() {
     let (_authority, client, server) = friends();
     let (mut near, mut far) = pair(&client, &server);

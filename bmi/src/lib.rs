@@ -306,7 +306,7 @@ pub mod config {
     pub use bmi_shm::ShmConfig;
     #[cfg(feature = "tcp")]
     #[doc(inline)]
-    pub use bmi_tcp::TcpConfig;
+    pub use bmi_tcp::{Security, TcpConfig};
 }
 
 /// Bulk data: memory that a peer accesses without a call.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bmi_backend::Place;
 use bmi_core::transport::ConnId;
-use bmi_core::{Addr, Time};
+use bmi_core::{Addr, PeerIdentity, Time};
 
 use crate::error::{Fault, to_bye};
 use crate::greeting::{Message, Port};
@@ -56,6 +56,11 @@ impl Connection {
             | Phase::Draining { deadline, .. } => Some(*deadline),
             Phase::Routing { .. } | Phase::Requested { .. } | Phase::Established => None,
         }
+    }
+
+    /// Returns who the peer is, as far as the side channel has proved it.
+    pub(super) fn identity(&mut self) -> PeerIdentity {
+        self.side.as_mut().map_or(PeerIdentity::Nobody, |side| side.identity())
     }
 
     pub(crate) fn say(&mut self, message: Message, private: &[u8]) -> Result<(), Fault> {

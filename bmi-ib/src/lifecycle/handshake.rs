@@ -109,7 +109,8 @@ impl IbTransport {
         let said = match next {
             Next::Ready(private) => {
                 let said = connection.say(Message::Ready, &[]);
-                self.pending.push(Event::Established { conn, identity: PeerIdentity::Nobody, private });
+                let identity = connection.identity();
+                self.pending.push(Event::Established { conn, identity, private });
                 said
             }
             Next::Accept(private) => {
@@ -143,7 +144,8 @@ impl IbTransport {
                     }
                     return Ok(());
                 }
-                self.pending.push(Event::ConnectRequest { conn: id, from, identity: PeerIdentity::Nobody, private });
+                let identity = self.slots.at_mut(slot).map_or(PeerIdentity::Nobody, Connection::identity);
+                self.pending.push(Event::ConnectRequest { conn: id, from, identity, private });
             }
             (Message::Accept(peer), Phase::Greeting { deadline }) => {
                 let deadline = *deadline;
@@ -158,6 +160,9 @@ impl IbTransport {
             (Message::Ready, Phase::Accepted { .. }) => self.establish(slot),
             // The first message over the queue pair came first.
             (Message::Ready, Phase::Established) => {}
+            (Message::Bye(Bye::Secure, _), Phase::Greeting { .. }) => {
+                return Err(Fault::Denied("it requires TLS, and this side has no certificate".into()));
+            }
             (Message::Bye(bye, _), Phase::Greeting { .. }) => {
                 let full = bye == Bye::Exhausted;
                 return Err(if full {
@@ -198,7 +203,7 @@ impl IbTransport {
     pub(crate) fn establish(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         connection.phase = Phase::Established;
-        let (conn, identity) = (connection.id, PeerIdentity::Nobody);
+        let (conn, identity) = (connection.id, connection.identity());
         self.pending.push(Event::Established { conn, identity, private: Box::default() });
         self.deadlines.refresh();
     }

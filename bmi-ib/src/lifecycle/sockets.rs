@@ -9,6 +9,7 @@ use bmi_backend::net::{self, Answer};
 use bmi_backend::{Place, Round, check_private, check_scheme, listen_failed};
 use bmi_core::transport::ConnId;
 use bmi_core::{Addr, Error, ErrorKind, Scheme, Time};
+use bmi_tls::Channel;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
 use socket2::{SockRef, TcpKeepalive};
@@ -82,9 +83,19 @@ impl IbTransport {
             self.slots.remove(id.slot);
             return self.deadlines.warn_closed(&peer, &error, self.now);
         }
+        let mut side = SideChannel::new(stream);
+        if let Some(security) = &self.config.security {
+            match Channel::server(security) {
+                Ok(channel) => side.secure(channel),
+                Err(breach) => {
+                    self.slots.remove(id.slot);
+                    return self.deadlines.warn_closed(&peer, &breach, self.now);
+                }
+            }
+        }
         self.half_open.add(origin, id);
         if let Some(connection) = self.slots.find_mut(id) {
-            connection.side = Some(SideChannel::new(stream));
+            connection.side = Some(side);
         }
         self.ready.add(id.slot);
     }
@@ -162,7 +173,8 @@ impl IbTransport {
     pub(crate) fn handle_dialed(&mut self, slot: u32) {
         let Some(connection) = self.slots.at_mut(slot) else { return };
         let id = connection.id;
-        let (Phase::Dialing { candidates, private, deadline }, Some(side)) = (&mut connection.phase, &connection.side)
+        let (Phase::Dialing { candidates, private, deadline }, Some(side)) =
+            (&mut connection.phase, &mut connection.side)
         else {
             return;
         };
@@ -171,6 +183,12 @@ impl IbTransport {
             let candidates = std::mem::take(candidates);
             connection.side = None;
             return self.try_candidates(id, candidates, Fault::Unreachable(error));
+        }
+        if let Some(security) = &self.config.security {
+            match Channel::client(security, connection.peer.host()) {
+                Ok(channel) => side.secure(channel),
+                Err(breach) => return self.end(slot, id, breach.into()),
+            }
         }
         let (private, deadline) = (std::mem::take(private), *deadline);
         connection.phase = Phase::Greeting { deadline };

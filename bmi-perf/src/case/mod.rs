@@ -202,7 +202,9 @@ impl Case {
         }
         let is_alone = (connections, threads) == (1, 1) && self.waiting == Waiting::Polling;
         match over {
-            Over::Tcp | Over::Ib | Over::Shm => self.test.has(interface) && (!interface.polls() || is_alone),
+            Over::Tcp | Over::Tls | Over::Ib | Over::Shm => {
+                self.test.has(interface) && (!interface.polls() || is_alone)
+            }
             // Sockets know no paths: they are beside the library's own choice.
             Over::Sockets => self.path.is_none(),
             Over::Uring => {

@@ -14,6 +14,8 @@ use super::{MOST_CONNECTIONS, MOST_THREADS};
 pub(crate) enum Over {
     /// The library over TCP.
     Tcp,
+    /// The library over TCP, behind TLS.
+    Tls,
     /// The library over RDMA verbs.
     Ib,
     /// The library over shared memory.
@@ -28,12 +30,14 @@ pub(crate) enum Over {
 
 impl Over {
     /// All, in the order in which they are shown.
-    pub(crate) const ALL: [Over; 6] = [Over::Tcp, Over::Ib, Over::Shm, Over::Uring, Over::Sockets, Over::Memory];
+    pub(crate) const ALL: [Over; 7] =
+        [Over::Tcp, Over::Tls, Over::Ib, Over::Shm, Over::Uring, Over::Sockets, Over::Memory];
 
     /// Returns the name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Over::Tcp => "tcp",
+            Over::Tls => "tls",
             Over::Ib => "ib",
             Over::Shm => "shm",
             Over::Sockets => "sockets",
@@ -45,7 +49,7 @@ impl Over {
     /// Returns the scheme of the library's transport.
     pub(crate) fn scheme(self) -> Option<Scheme> {
         match self {
-            Over::Tcp => Some(Scheme::Tcp),
+            Over::Tcp | Over::Tls => Some(Scheme::Tcp),
             Over::Ib => Some(Scheme::Ib),
             Over::Shm => Some(Scheme::Shm),
             Over::Sockets | Over::Uring | Over::Memory => None,
@@ -55,7 +59,7 @@ impl Over {
     /// Returns the baseline beside it.
     pub(crate) fn baseline(self) -> Over {
         match self {
-            Over::Tcp | Over::Ib | Over::Uring | Over::Sockets => Over::Sockets,
+            Over::Tcp | Over::Tls | Over::Ib | Over::Uring | Over::Sockets => Over::Sockets,
             Over::Shm | Over::Memory => Over::Memory,
         }
     }
@@ -145,6 +149,8 @@ pub(crate) struct Settings {
     pub(crate) room: u64,
     /// TCP connections for each connection over TCP; `None` is the library's default.
     pub(crate) streams: Option<u8>,
+    /// TLS over TCP, with the certificate of the side.
+    pub(crate) secure: bool,
 }
 
 impl Station {

@@ -6,6 +6,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
 use crate::control::Trouble;
+use crate::work::tls;
 
 /// The server, which ends with this.
 #[derive(Debug)]
@@ -24,11 +25,13 @@ impl Here {
     ///
     /// # Errors
     /// If it does not start, or cannot listen.
-    pub(crate) fn start(options: &[String]) -> Result<Here, Trouble> {
+    pub(crate) fn start(options: &[String], secure: bool) -> Result<Here, Trouble> {
         let io = |error: std::io::Error| Trouble::new(format!("the server on this host: {error}"));
         let program = std::env::current_exe().map_err(io)?;
         let temporary = tempfile::tempdir().map_err(io)?;
+        let certificates = if secure { tls::make(temporary.path()) } else { Ok(Vec::new()) };
         let mut command = Command::new(program);
+        command.envs(certificates.map_err(|error| Trouble::new(error.to_string()))?);
         command.args(["serve", "127.0.0.1:0", "--once"]).args(options).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut process = command.env("TMPDIR", temporary.path()).spawn().map_err(io)?;
         let mut lines = process.stdout.take().map(BufReader::new);

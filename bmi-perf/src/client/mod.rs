@@ -220,7 +220,8 @@ impl Run<'_> {
         for station in stations {
             self.progress.say(&format!("connecting over {}", station.over));
             let streams = self.options.streams;
-            let settings = Settings { device: self.options.server_device.clone(), max_message, room, streams };
+            let (device, secure) = (self.options.server_device.clone(), station.over == Over::Tls);
+            let settings = Settings { device, max_message, room, streams, secure };
             self.server.ask(&Ask::Open { station, settings: settings.clone() })?;
             let addrs = match self.server.answer(PATIENCE)? {
                 Answer::Opened { addrs } if addrs.len() == station.threads as usize => addrs,

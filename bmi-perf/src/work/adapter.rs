@@ -30,8 +30,9 @@ impl Abilities {
 
 /// Returns what this host can open and what that can do, or why it cannot.
 pub(crate) fn all(device: Option<&str>) -> BTreeMap<Over, Result<Abilities, String>> {
-    let settings = Settings { device: device.map(str::to_owned), ..Settings::default() };
     let of = |over: Over| {
+        let (device, secure) = (device.map(str::to_owned), over == Over::Tls);
+        let settings = Settings { device, secure, ..Settings::default() };
         if over == Over::Uring {
             super::uring::check()?;
         }
@@ -52,6 +53,9 @@ pub(super) fn options(settings: &Settings) -> Result<OpenOptions, Error> {
     }
     if let Some(streams) = settings.streams {
         options.tcp.streams = streams;
+    }
+    if settings.secure {
+        options.tcp.security = Some(super::tls::security()?);
     }
     Ok(options)
 }

@@ -14,7 +14,7 @@
 //! | `tasks` | what it does as a program on tokio, through the library or plain sockets |
 //! | `sockets`, `uring`, `memory` | what it does for a baseline |
 //! | `produce` | the memory of messages, and the data that it sends |
-//! | `adapter` | which transports this host has |
+//! | `adapter`, `tls` | which transports this host has, and with which certificates |
 
 pub(crate) mod adapter;
 mod library;
@@ -23,6 +23,7 @@ mod polling;
 mod produce;
 mod sockets;
 mod tasks;
+pub(crate) mod tls;
 mod uring;
 
 use std::net::{IpAddr, SocketAddr};

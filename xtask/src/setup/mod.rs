@@ -40,8 +40,8 @@ pub(crate) fn set_up(root: &Path) -> Result<(), Failure> {
     install(root, Need::Tests)
 }
 
-/// Installs the toolchain of a version, with the standard libraries of `targets`. Nothing is
-/// compiled for those targets but metadata, so no linker and no C compiler for them is needed.
+/// Installs the toolchain of a version, with the standard libraries of `targets`, and a C compiler
+/// for aarch64. Nothing is linked for those targets, so no linker is needed.
 pub(crate) fn set_up_toolchain(root: &Path, version: &str, targets: &[&str]) -> Result<(), Failure> {
     if targets.iter().all(|target| compiles_for(root, version, target)) {
         return Ok(());

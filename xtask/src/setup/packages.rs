@@ -23,6 +23,8 @@ pub(crate) enum Need {
     Tests,
     /// The machine of `cargo xtask rxe`.
     Machine,
+    /// Compiling for the processors of others.
+    Portable,
     /// Building the crate `ibverbs`, which the tests use as an independent peer in that machine.
     Peer,
     /// `cargo xtask compare` and the program `message_cost`, which count instructions.
@@ -36,7 +38,7 @@ pub(crate) enum Need {
     /// The Debian package, which is checked and tried in a bare root.
     Deb,
 }
-use Need::{Counting, Deb, Machine, Pair, PairCheck, Peer, Python, Tests};
+use Need::{Counting, Deb, Machine, Pair, PairCheck, Peer, Portable, Python, Tests};
 
 /// A Debian package that is needed besides the toolchain.
 pub(super) struct Package {
@@ -69,6 +71,9 @@ pub(super) const PACKAGES: &[Package] = &[
     Package { name: "ibverbs-utils", needs: &[Machine], why: "ibv_devinfo, ibv_rc_pingpong", probe: Installed },
     // `perftest` ends `--version` with status 1.
     Package { name: "perftest", needs: &[Machine], why: "what verbs are measured against", probe: Answers(&["ib_send_lat", "ib_write_bw"], &["--version"], "Version") },
+    // Cryptography has parts in C and in assembler, which `cargo check` compiles too.
+    Package { name: "gcc-aarch64-linux-gnu", needs: &[Portable], why: "compiles the C in cryptography", probe: Answers(&["aarch64-linux-gnu-gcc"], &["--version"], "aarch64-linux-gnu-gcc") },
+    Package { name: "libc6-dev-arm64-cross", needs: &[Portable], why: "the headers for it", probe: Installed },
     Package { name: "cmake", needs: &[Peer], why: "builds a part of ibverbs", probe: Answers(&["cmake"], &["--version"], "cmake version") },
     // cmake recommends the next one. The build of rdma-core looks for the others.
     Package { name: "make", needs: &[Peer], why: "is called by cmake", probe: Answers(&["make"], &["--version"], "GNU Make") },

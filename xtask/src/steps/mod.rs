@@ -271,6 +271,7 @@ fn portable(root: &Path) -> Result<Totals, Failure> {
     let programs = ["fs-client", "fs-server"];
     let all = packages.into_iter().map(|package| package.name).filter(|name| !programs.contains(&&**name)).collect();
     let checks = [("aarch64-unknown-linux-gnu", all), ("aarch64-apple-darwin", mac)];
+    setup::install(root, setup::Need::Portable).map_err(|why| Failure::skip(why.to_string()))?;
     setup::set_up_toolchain(root, &version, &checks.each_ref().map(|(target, _)| *target))
         .map_err(|why| Failure::skip(why.reason))?;
     for (target, names) in checks {
