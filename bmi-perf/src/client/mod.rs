@@ -283,7 +283,7 @@ impl Run<'_> {
                 let at: SocketAddr = addr.parse().map_err(|_| odd())?;
                 Ok(SocketAddr::new(self.server.peer, at.port()).to_string())
             }
-            Over::Tcp | Over::Ib => {
+            Over::Tcp | Over::Tls | Over::Ib => {
                 let at: Addr = addr.parse().map_err(|_| odd())?;
                 let at = match over {
                     Over::Ib => Addr::ib(None, self.server.peer.to_string(), at.port()),

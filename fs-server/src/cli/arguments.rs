@@ -196,6 +196,39 @@ pub(super) enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Make certificates for the servers and users of a cluster, without another authority.
+    ///
+    /// For a cluster of one manager and one I/O server, and a user who may save the metadata:
+    ///
+    ///   pvfsd ca init /root/pvfs-ca
+    ///   pvfsd ca issue --dir /root/pvfs-ca manager --at a.example --at 10.0.0.1
+    ///   pvfsd ca issue --dir /root/pvfs-ca iod 0 --at b.example
+    ///   pvfsd ca issue --dir /root/pvfs-ca user anna --may backup
+    ///   pvfsd ca list --dir /root/pvfs-ca
+    ///
+    /// The files, and where each belongs:
+    ///
+    ///   authority.pem                      every server and user: whom they trust
+    ///   issued/NAME.pem, issued/NAME.key   the server or user of that name, and nobody else
+    ///   revoked.pem                        every server, again after each "revoke"
+    ///   authority.key                      stays here. Whoever has it can be anybody
+    ///
+    /// The keys must stay secret; all else may be read by everybody. The directory and the keys are
+    /// refused if other users can read them. Keep a copy of the directory where it is as safe. A
+    /// key in "issued" is needed by its holder alone: move it there, and nothing here misses it.
+    /// The authority's key is needed to issue and to revoke only, and may be on a medium of its own
+    /// meanwhile.
+    ///
+    /// If the authority's key is lost, nothing can be issued or revoked any more. What was issued
+    /// is good until it expires. Make a new authority in another directory, and issue all
+    /// certificates anew. Meanwhile servers can trust both: a file of roots may hold several
+    /// certificates, one after another (cat old/authority.pem new/authority.pem). If it was stolen,
+    /// do the same, and trust the old one no longer than you must.
+    #[command(verbatim_doc_comment)]
+    Ca {
+        #[command(subcommand)]
+        command: super::ca::Ca,
+    },
     /// Check the configuration and print a summary.
     Check,
     /// Run a command with a new cluster on this machine, and leave nothing of it.

@@ -4,10 +4,11 @@
 //! command line or configuration, 3 if `status` found a server that does not run.
 //!
 //! `arguments` has the options and their help, `configuration` and `servers` carry the commands
-//! out, `units` has what is for systemd, and `output` prints. The commands for the servers of a
-//! machine are in `control`.
+//! out, `ca` is the authority's, `units` has what is for systemd, and `output` prints. The commands
+//! for the servers of a machine are in `control`.
 
 mod arguments;
+mod ca;
 mod configuration;
 mod output;
 mod servers;
@@ -87,6 +88,7 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
                 print(&units::write(&units, &path, force)?)?;
             }
         }
+        Command::Ca { command } => command.run()?,
         Command::Check => print(&configuration::describe(&load()?))?,
         Command::Manual(manual) => {
             manual.run(Arguments::command()).map_err(|error| Failure::Runtime(error.to_string()))?;
@@ -167,6 +169,7 @@ const SOME_STOPPED: u8 = 3;
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::Path;
 
     use super::*;
 
@@ -206,6 +209,11 @@ mod tests {
             ("pvfsd stop --timeout soon", "30s"),
             ("pvfsd iod 0 --threads 0", "from 1 to 64"),
             ("pvfsd run --threads 65", "from 1 to 64"),
+            ("pvfsd ca issue", "<ROLE>"),
+            ("pvfsd ca issue --dir d iod 0 --at tcp://a:7001", "without scheme and port"),
+            ("pvfsd ca issue --dir d user anna --may all", "metrics"),
+            ("pvfsd ca issue --dir d user anna --days 0", "--days"),
+            ("pvfsd ca revoke --dir d", "<HOLDER>"),
         ] {
             let error = Arguments::try_parse_from(line.split(' ')).unwrap_err();
             let text = one_line(&error.to_string());
@@ -232,6 +240,19 @@ mod tests {
         }
         assert_eq!(status(&["-c", config, "status"]), format!("{:?}", ExitCode::from(3)), "none runs");
         assert_eq!(status(&["-c", config, "stop", "--json"]), ok, "none runs");
+        let ca = dir.path().join("ca");
+        let ca = ca.to_str().unwrap();
+        assert_eq!(status(&["ca", "list", "--dir", ca]), two, "no authority");
+        assert_eq!(status(&["ca", "init", ca]), ok);
+        assert_eq!(status(&["ca", "init", ca]), two, "there already");
+        assert_eq!(status(&["ca", "issue", "--dir", ca, "iod", "0"]), two, "without --at");
+        assert_eq!(status(&["ca", "issue", "--dir", ca, "user", "../anna"]), two, "no name");
+        assert_eq!(status(&["ca", "issue", "--dir", ca, "user", "anna", "--may", "backup"]), ok);
+        assert_eq!(status(&["ca", "revoke", "--dir", ca, "user-bob"]), two, "unknown");
+        assert_eq!(status(&["ca", "revoke", "--dir", ca, "user-anna"]), ok);
+        assert_eq!(status(&["ca", "list", "--dir", ca, "--json"]), ok);
+        fs::remove_file(Path::new(ca).join("authority.key")).unwrap();
+        assert_eq!(status(&["ca", "issue", "--dir", ca, "user", "bob"]), format!("{:?}", ExitCode::FAILURE));
         fs::write(&path, "[cluster").unwrap();
         assert_eq!(status(&["-c", config, "manager"]), two);
     }

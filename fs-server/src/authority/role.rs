@@ -1,0 +1,284 @@
+//! What a certificate says of its holder: its role, and its duties.
+//!
+//! **Why.** A server must know whether a peer is the manager, an I/O server or somebody's program.
+//! The names of a certificate are what its authority vouches for, and every authority can write
+//! URIs into one. So the role is a URI, and no server needs a list of its own.
+//!
+//! **Layout.** These URIs are among the subject alternative names, beside the DNS names and
+//! addresses of a server:
+//!
+//! ```text
+//!   pvfs:manager   pvfs:iod/3   pvfs:host/NAME   pvfs:user/NAME           at most one: the role
+//!   pvfs:may/admin   pvfs:may/backup   pvfs:may/metrics   pvfs:may/bench  any number: duties
+//! ```
+//!
+//! NAME has 1 to 64 characters of `A-Za-z0-9._-`.
+//!
+//! **Invariants**
+//! 1. A role has one spelling. Two certificates that differ in it are of two holders.
+//! 2. What begins with `pvfs:` and is none of these is an error, never nothing: a right that was
+//!    misspelt must not go unnoticed.
+//!
+//! **Tests.** Here: names that are refused, and names in any order (a property).
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde::{Serialize, Serializer};
+
+const SCHEME: &str = "pvfs:";
+/// Longest name of a host or a user.
+const MAX_NAME: usize = 64;
+
+/// Who the holder of a certificate is. [`Role::new`] checks the name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// The manager.
+    Manager,
+    /// The I/O server with this number.
+    Iod(u32),
+    /// A machine whose users share a mount.
+    Host(String),
+    /// A user, or a program.
+    User(String),
+}
+
+/// What the holder of a certificate may do beside the use of files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Duty {
+    /// Everything that a duty allows.
+    Admin,
+    /// Save the metadata.
+    Backup,
+    /// Read what the servers count.
+    Metrics,
+    /// Measure the servers.
+    Bench,
+}
+
+/// What the names of a certificate say of its holder.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// The role. A certificate of another authority may have none.
+    pub role: Option<Role>,
+    /// The duties, as they are listed: [`Claims::may`] knows what `admin` implies.
+    pub duties: BTreeSet<Duty>,
+}
+
+/// A name, or a list of names, that says nothing valid. The text says which and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadName(String);
+
+impl Claims {
+    /// Reads the names of a certificate, in any order. Names that are not ours say nothing.
+    ///
+    /// # Errors
+    /// If there are two roles, or a name begins with `pvfs:` and is none of ours.
+    pub fn of(names: &[impl AsRef<str>]) -> Result<Claims, BadName> {
+        let mut claims = Claims::default();
+        for name in names.iter().filter_map(|name| name.as_ref().strip_prefix(SCHEME)) {
+            if let Some(duty) = name.strip_prefix("may/") {
+                claims.duties.insert(duty.parse()?);
+            } else if let Some(one) = claims.role.replace(parse(name, '/')?) {
+                return Err(BadName(format!("the certificate has two roles, {one} and {SCHEME}{name}")));
+            }
+        }
+        Ok(claims)
+    }
+
+    /// Returns true if the holder has this duty, or all.
+    pub fn may(&self, duty: Duty) -> bool {
+        self.duties.contains(&duty) || self.duties.contains(&Duty::Admin)
+    }
+
+    /// Returns the names that say this.
+    pub fn names(&self) -> Vec<String> {
+        let duties = self.duties.iter().map(|duty| format!("{SCHEME}may/{duty}"));
+        self.role.iter().map(Role::to_string).chain(duties).collect()
+    }
+}
+
+impl Role {
+    /// Makes a role of its kind (`manager`, `iod`, `host` or `user`) and the number or name.
+    ///
+    /// # Errors
+    /// If there is no such role.
+    pub fn new(kind: &str, name: Option<&str>) -> Result<Role, BadName> {
+        let bad = |why: String| Err(BadName(why));
+        match (kind, name) {
+            ("manager", None) => Ok(Role::Manager),
+            ("manager", Some(_)) => bad("there is one manager, which has no name".to_owned()),
+            ("iod", Some(name)) => match name.parse::<u32>() {
+                Ok(number) if number.to_string() == name => Ok(Role::Iod(number)),
+                _ => bad(format!("the name of an I/O server is its number, as in iod 3, not {name:?}")),
+            },
+            ("iod", None) => bad("which I/O server? Its number follows, as in iod 3".to_owned()),
+            ("host" | "user", Some(name)) => {
+                let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+                if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_known) {
+                    return bad(format!("a name has 1 to {MAX_NAME} characters of A-Z a-z 0-9 . _ -, not {name:?}"));
+                }
+                let of = if kind == "host" { Role::Host } else { Role::User };
+                Ok(of(name.to_owned()))
+            }
+            ("host" | "user", None) => bad(format!("which {kind}? Its name follows, as in {kind} alpha")),
+            _ => bad(format!("{kind:?} is no role; the roles are manager, iod, host and user")),
+        }
+    }
+
+    /// Reads what [`Role::label`] returns.
+    ///
+    /// # Errors
+    /// If the label is of no role.
+    pub fn of_label(label: &str) -> Result<Role, BadName> {
+        parse(label, '-').map_err(|error| BadName(format!("{label:?} names no certificate: {error}")))
+    }
+
+    /// Returns a name for files and people: `manager`, `iod-3`, `host-alpha`, `user-anna`.
+    pub fn label(&self) -> String {
+        self.spelled('-')
+    }
+
+    /// Returns true for a server of the cluster.
+    pub fn is_server(&self) -> bool {
+        matches!(self, Role::Manager | Role::Iod(_))
+    }
+
+    fn spelled(&self, separator: char) -> String {
+        match self {
+            Role::Manager => "manager".to_owned(),
+            Role::Iod(number) => format!("iod{separator}{number}"),
+            Role::Host(name) => format!("host{separator}{name}"),
+            Role::User(name) => format!("user{separator}{name}"),
+        }
+    }
+}
+
+fn parse(text: &str, separator: char) -> Result<Role, BadName> {
+    match text.split_once(separator) {
+        Some((kind, name)) => Role::new(kind, Some(name)),
+        None => Role::new(text, None),
+    }
+}
+
+/// As it is in a certificate.
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{SCHEME}{}", self.spelled('/'))
+    }
+}
+
+impl Serialize for Role {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.spelled('/'))
+    }
+}
+
+impl fmt::Display for Duty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Duty::Admin => "admin",
+            Duty::Backup => "backup",
+            Duty::Metrics => "metrics",
+            Duty::Bench => "bench",
+        })
+    }
+}
+
+impl FromStr for Duty {
+    type Err = BadName;
+
+    fn from_str(text: &str) -> Result<Duty, BadName> {
+        let found = Duty::value_variants().iter().find(|duty| duty.to_string() == text);
+        found.copied().ok_or_else(|| BadName(format!("{text:?} is no duty; they are admin, backup, metrics and bench")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_of_ours_that_say_nothing_valid_are_refused() {
+        for (names, why) in [
+            (&["pvfs:manager", "pvfs:iod/0"][..], "two roles"),
+            (&["pvfs:manager", "pvfs:manager"], "two roles"),
+            (&["pvfs:"], "no role"),
+            (&["pvfs:root"], "no role"),
+            (&["pvfs:Manager"], "no role"),
+            (&["pvfs:manager/0"], "no name"),
+            (&["pvfs:iod"], "number follows"),
+            (&["pvfs:iod/"], "its number"),
+            (&["pvfs:iod/03"], "its number"),
+            (&["pvfs:iod/+3"], "its number"),
+            (&["pvfs:iod/4294967296"], "its number"),
+            (&["pvfs:user"], "name follows"),
+            (&["pvfs:user/"], "characters"),
+            (&["pvfs:user/a/b"], "characters"),
+            (&["pvfs:user/a b"], "characters"),
+            (&["pvfs:host/ä"], "characters"),
+            (&["pvfs:may/"], "no duty"),
+            (&["pvfs:may/Admin"], "no duty"),
+            (&["pvfs:may"], "no role"),
+        ] {
+            let error = Claims::of(names).unwrap_err().to_string();
+            assert!(error.contains(why), "{names:?}: {error}");
+        }
+        let long = format!("pvfs:user/{}", "a".repeat(MAX_NAME));
+        assert!(Claims::of(&[&long]).is_ok() && Claims::of(&[long + "a"]).is_err());
+    }
+
+    #[test]
+    fn admin_implies_the_other_duties() {
+        let claims = |names: &[&str]| Claims::of(names).unwrap();
+        assert!(Duty::value_variants().iter().all(|duty| claims(&["pvfs:may/admin"]).may(*duty)));
+        let backup = claims(&["pvfs:may/backup", "pvfs:may/backup"]);
+        assert!(backup.may(Duty::Backup) && !backup.may(Duty::Admin) && !backup.may(Duty::Bench));
+    }
+
+    fn roles() -> impl Strategy<Value = Role> {
+        let name = || "[A-Za-z0-9._-]{1,64}";
+        prop_oneof![
+            Just(Role::Manager),
+            any::<u32>().prop_map(Role::Iod),
+            name().prop_map(Role::Host),
+            name().prop_map(Role::User)
+        ]
+    }
+
+    proptest! {
+        /// Claims survive as names, among names of others and in any order.
+        #[test]
+        fn claims_are_read_as_they_were_written(
+            role in proptest::option::of(roles()),
+            duties in proptest::collection::btree_set(proptest::sample::select(Duty::value_variants()), 0..5),
+            others in proptest::collection::vec("[a-z.:/0-9]{0,12}", 0..4),
+            order in any::<prop::sample::Index>(),
+        ) {
+            let claims = Claims { role, duties };
+            let others = others.into_iter().filter(|other| !other.starts_with(SCHEME));
+            let mut names: Vec<String> = claims.names().into_iter().chain(others).collect();
+            let at = if names.is_empty() { 0 } else { order.index(names.len()) };
+            names.rotate_left(at);
+            prop_assert_eq!(Claims::of(&names).unwrap(), claims);
+        }
+
+        #[test]
+        fn a_role_is_read_as_it_was_written(role in roles()) {
+            prop_assert_eq!(Claims::of(&[role.to_string()]).unwrap().role, Some(role.clone()));
+            prop_assert_eq!(Role::of_label(&role.label()).unwrap(), role.clone());
+            prop_assert!(!role.label().contains('/'));
+        }
+
+        #[test]
+        fn other_text_never_panics(text in ".{0,80}") {
+            let _ = (Claims::of(&[format!("{SCHEME}{text}")]), Role::of_label(&text));
+        }
+    }
+}
