@@ -167,7 +167,7 @@ impl Line {
     /// Sends what the channel has for the kernel. Returns true if it has taken all.
     pub(crate) fn push(&mut self) -> io::Result<bool> {
         let Some(channel) = &mut self.channel else { return Ok(true) };
-        push(&self.socket, channel)
+        push(&self.socket, channel, false)
     }
 
     /// Sends the pieces, which have `asked` bytes: as many as are taken.
@@ -210,10 +210,11 @@ impl Line {
     }
 }
 
-fn push(socket: &TcpStream, channel: &mut Channel) -> io::Result<bool> {
+/// Sends what the channel has. If `more` will follow at once, the kernel may keep the end of it, so
+/// that no segment is short for the sake of a buffer's length.
+fn push(socket: &TcpStream, channel: &mut Channel, more: bool) -> io::Result<bool> {
     while !channel.unsent().is_empty() {
-        // SAFETY: the bytes are borrowed for the call.
-        match unsafe { vectored_io::send(socket.as_fd(), &[Piece::of(channel.unsent())]) } {
+        match vectored_io::send_bytes(socket.as_fd(), channel.unsent(), more) {
             Ok(n) => channel.sent(n).map_err(io::Error::other)?,
             Err(error) if would_block(&error) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -223,6 +224,10 @@ fn push(socket: &TcpStream, channel: &mut Channel) -> io::Result<bool> {
     Ok(true)
 }
 
+/// Bytes that are sealed before the first ones are sent: the peer opens them while this side seals
+/// the next. Each further batch is twice as long, because a system call has a price.
+const FIRST_BATCH: usize = 32 << 10;
+
 /// Seals the pieces, record by record, and sends them.
 ///
 /// # Safety
@@ -231,16 +236,19 @@ fn push(socket: &TcpStream, channel: &mut Channel) -> io::Result<bool> {
 unsafe fn seal(socket: &TcpStream, channel: &mut Channel, pieces: &[Piece], asked: usize) -> io::Result<Taken> {
     let mut left = Pieces::new(pieces);
     let mut bytes = 0;
+    let mut batch = FIRST_BATCH;
     loop {
-        if !push(socket, channel)? {
+        if !push(socket, channel, bytes < asked && batch > 2 * FIRST_BATCH)? {
             return Ok(Taken { bytes, full: true });
         }
         if bytes == asked {
             return Ok(Taken { bytes, full: false });
         }
         let Some(session) = channel.session() else { return Ok(Taken { bytes, full: false }) };
-        while bytes < asked && session.room() > 0 {
-            let len = session.room().min(asked - bytes);
+        let end = asked.min(bytes + batch);
+        batch *= 2;
+        while bytes < end && session.room() > 0 {
+            let len = session.room().min(end - bytes);
             let fill = |to: &mut [u8]| {
                 let mut at = 0;
                 left.each(len, |piece| {

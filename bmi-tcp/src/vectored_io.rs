@@ -84,6 +84,14 @@ pub(crate) unsafe fn send(socket: BorrowedFd<'_>, pieces: &[Piece]) -> io::Resul
     })
 }
 
+/// Writes private bytes to the socket, as many as it takes. The system keeps the end for a while if
+/// `more` follows.
+pub(crate) fn send_bytes(socket: BorrowedFd<'_>, bytes: &[u8], more: bool) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+    // SAFETY: the bytes are borrowed for the call.
+    moved(unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
+}
+
 /// Fills the pieces in order from the socket, with as many bytes as it has. Never blocks. Returns 0
 /// at the end of the stream.
 ///

@@ -25,7 +25,7 @@ const MAX_SEALED: usize = MAX_PAYLOAD + 256;
 /// Bytes of the buffer for what is sealed: some long records, that leave with one system call.
 const SEALED: usize = 8 * (MAX_PAYLOAD + OVERHEAD);
 /// Bytes of the buffer for what has arrived.
-const ARRIVED: usize = 128 << 10;
+const ARRIVED: usize = 68 << 10;
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
 pub(crate) const ALERT: u8 = 21;
