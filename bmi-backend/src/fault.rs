@@ -62,7 +62,7 @@ pub enum Fault<R: Display = Refusal> {
     #[error("the peer cut the connection: {0}")]
     Refused(R),
     /// The peer is not let in by this side, or does not let this side in.
-    #[error("not let in: {0}")]
+    #[error("{0}")]
     Denied(String),
     /// The peer said that it ends the connection.
     #[error("the peer closed the connection")]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use bmi::config::Security;
 use bmi::driver::MonotonicClock;
 use bmi::{Addr, Clock, OpenOptions, Options, PeerEvent, Scheme, Time};
 
@@ -139,7 +140,8 @@ impl Library {
         let mut slot = self.slots[index].port.lock().map_err(|_| Number::EIO)?;
         if slot.is_none() {
             let parts = self.parts()?;
-            *slot = Some(Port::open(SCHEMES[index], &OpenOptions::default().at(addr), parts.clock)?);
+            let options = Security::from_env()?.iter().fold(OpenOptions::default(), OpenOptions::secure).at(addr);
+            *slot = Some(Port::open(SCHEMES[index], &options, parts.clock)?);
             self.slots[index].is_open.store(true, Ordering::Release);
             drop(slot);
             parts.turn.announce();

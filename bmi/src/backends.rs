@@ -67,6 +67,32 @@ impl OpenOptions {
         self
     }
 
+    /// Proves who this side is, and asks who the peer is, on all networks: TLS for `tcp://`, and for
+    /// the side channel of `ib://`, whose data stays in the clear. Shared memory has the kernel's
+    /// word and needs nothing.
+    ///
+    /// ```no_run
+    /// use bmi::OpenOptions;
+    /// use bmi::config::Security;
+    ///
+    /// let security = Security::mutual("host.pem", "host.key", "authority.pem")?;
+    /// let options = OpenOptions::default().secure(&security);
+    /// # Ok::<(), bmi::Error>(())
+    /// ```
+    #[cfg(any(feature = "tcp", feature = "ib"))]
+    #[must_use]
+    pub fn secure(mut self, security: &bmi_tls::Security) -> OpenOptions {
+        #[cfg(feature = "tcp")]
+        {
+            self.tcp.security = Some(security.clone());
+        }
+        #[cfg(feature = "ib")]
+        {
+            self.ib.security = Some(security.clone());
+        }
+        self
+    }
+
     /// Registers a backend outside this tree. [`open`] calls the argument `open` for addresses
     /// of `scheme`. If a scheme is registered twice, the later registration counts. A
     /// built-in scheme can be replaced too.

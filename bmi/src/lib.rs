@@ -306,7 +306,10 @@ pub mod config {
     pub use bmi_shm::ShmConfig;
     #[cfg(feature = "tcp")]
     #[doc(inline)]
-    pub use bmi_tcp::{Security, TcpConfig};
+    pub use bmi_tcp::TcpConfig;
+    #[cfg(any(feature = "tcp", feature = "ib"))]
+    #[doc(inline)]
+    pub use bmi_tls::Security;
 }
 
 /// Bulk data: memory that a peer accesses without a call.

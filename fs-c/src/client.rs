@@ -6,7 +6,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use bmi::config::HandleConfig;
-use bmi::{Addr, Config, Handle, OpenOptions};
+use bmi::{Addr, Config, Handle};
 use fs_client::{ClientOptions, SharedClient};
 use fs_proto::FsError;
 use rustix::process::{getgid, getuid};
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn pvfs_connect(manager: *const c_char, timeout_ms: u32, c
             options.timeout = Duration::from_millis(timeout_ms.into());
             options.retry_for = options.retry_for.min(options.timeout);
         }
-        let (open, config) = (OpenOptions::default(), Config::named("libpvfs"));
+        let (open, config) = (fs_proto::user_transports().map_err(invalid)?, Config::named("libpvfs"));
         let handle = bmi::handle(manager.scheme(), &open, config, 1, HandleConfig::default());
         let handle = handle.map_err(FsError::from)?;
         let client = handle.block_on(SharedClient::connect_through(handle.clone(), manager, options))?;

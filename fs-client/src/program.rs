@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 
 use bmi::config::TcpConfig;
-use bmi::{Addr, Config, Endpoint, OpenOptions, Scheme, driver};
+use bmi::{Addr, Config, Endpoint, Scheme, driver};
 
 use crate::{Endpoints, TransportChoice};
 
@@ -45,7 +45,7 @@ impl From<std::io::Error> for Stop {
 pub(crate) fn open(manager: &Addr, over: TransportChoice) -> Result<Endpoints, Stop> {
     let clock = driver::MonotonicClock::new();
     // The adapter in the user's manager address is this machine's, so it applies here.
-    let mut options = OpenOptions::default().at(manager);
+    let mut options = fs_proto::user_transports().map_err(Stop::failed)?.at(manager);
     // The server's setting decides.
     options.tcp.streams = TcpConfig::MAX_STREAMS;
     let endpoint = |scheme| bmi::endpoint(scheme, &options, Config::named("pvfs"), clock);

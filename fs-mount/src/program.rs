@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bmi::config::TcpConfig;
 use bmi::threading::AnyThread;
-use bmi::{Config, OpenOptions, Scheme, driver};
+use bmi::{Config, Scheme, driver};
 use clap::{CommandFactory, Parser};
 use fs_client::{Client, ClientOptions, Endpoints, ServerName, SharedClient, TransportChoice};
 use rustix::io::Errno;
@@ -312,7 +312,7 @@ type Drivers = tokio::task::JoinSet<Result<std::convert::Infallible, bmi::Error>
 fn open(mount: &Mount) -> io::Result<(Endpoints<AnyThread>, Drivers)> {
     let mut drivers = Drivers::new();
     let clock = driver::MonotonicClock::new();
-    let mut options = OpenOptions::default().at(&mount.manager);
+    let mut options = fs_proto::user_transports().map_err(io::Error::other)?.at(&mount.manager);
     // The server's setting decides.
     options.tcp.streams = TcpConfig::MAX_STREAMS;
     let mut endpoint = |scheme| -> Result<bmi::SharedEndpoint, bmi::Error> {

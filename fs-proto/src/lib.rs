@@ -71,7 +71,10 @@ pub use error::{ErrorCode, FsError};
 pub use handle::{
     COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, Kind, MAX_EPOCH, SymlinkHandle, handle_number,
 };
-pub use identity::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
+pub use identity::{
+    BadName, Claims, ClusterId, Duty, Hello, Holder, Identity, Role, Sender, Start, StoreId, user_folder,
+    user_transports,
+};
 pub use joined::Joined;
 pub use message::{
     Allocation, CheckRow, ClusterInfo, DefaultLayout, DirEntry, Existing, Fix, IodInfo, IodReply, IodRequest, IodStat,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bmi::{Body, Peer};
-use fs_proto::{ErrorCode, FsError, Hello, Identity, ReplyBody, Request, RequestBody, RequestId, codec};
+use fs_proto::{Claims, ErrorCode, FsError, Hello, Identity, ReplyBody, Request, RequestBody, RequestId, codec};
 
 /// Sends a request and returns the answer. `seq` is the caller's own number for it.
 ///
@@ -38,6 +38,7 @@ pub(crate) async fn greet(peer: &Peer, hello: Hello, limit: Duration) -> Result<
     match ask(peer, 0, RequestBody::Hello(hello.clone()), limit).await? {
         ReplyBody::Identity(identity) => {
             identity.check(&hello)?;
+            Claims::check_server(&peer.identity(), identity.role)?;
             Ok(identity)
         }
         _ => Err(unexpected()),

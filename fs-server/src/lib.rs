@@ -22,7 +22,7 @@
 // Runs inside the simulator: see clippy.toml.
 #![warn(clippy::disallowed_types)]
 
-pub mod authority;
+mod authority;
 mod call;
 pub mod cli;
 pub mod config;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bmi::config::HandleConfig;
 use bmi::threading::AnyThread;
-use bmi::{Addr, Config, Handle, OpenOptions};
+use bmi::{Addr, Config, Handle};
 use bstr::BStr;
 use fs_client::{
     ClientOptions, CreateOptions, Draft, Error, ErrorCode, FsPath, Kind, Publish, RemoveKind, SharedClient, SharedFile,
@@ -93,7 +93,7 @@ impl Cluster {
             host: bmi::backend::host_id(),
             ..ClientOptions::new(id)
         };
-        let transports = OpenOptions::default().at(&manager);
+        let transports = fs_proto::user_transports().map_err(failed)?.at(&manager);
         let config = Config::named("python");
         let handle = bmi::handle(manager.scheme(), &transports, config, 1, HandleConfig::default()).map_err(failed)?;
         Ok(Cluster(Home::new(Arc::new(Inner { handle, manager, options, client: OnceCell::new() }))))

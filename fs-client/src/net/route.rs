@@ -35,7 +35,7 @@ use std::time::Duration;
 
 use bmi::threading::{OneThread, Threading};
 use bmi::{Addr, Body, Endpoint, ErrorKind, Options, Peer, Scheme, Time};
-use fs_proto::{ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
+use fs_proto::{Claims, ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
 
 use crate::error::{Failure, ServerName};
 
@@ -321,10 +321,12 @@ async fn greet<S: Threading>(
     let call = peer.call(&request, Body::None, Options::by(deadline)).map_err(failed)?;
     let reply = call.reply().await.map_err(failed)?;
     match codec::decode_reply(&reply.bytes) {
-        Ok(Reply { result: Ok(ReplyBody::Identity(identity)) }) => match identity.check(hello) {
-            Ok(()) => Ok(identity),
-            Err(error) => Err(Failure::at(server.clone(), error.code, error.detail)),
-        },
+        Ok(Reply { result: Ok(ReplyBody::Identity(identity)) }) => {
+            match identity.check(hello).and_then(|()| Claims::check_server(&peer.identity(), identity.role)) {
+                Ok(()) => Ok(identity),
+                Err(error) => Err(Failure::at(server.clone(), error.code, error.detail)),
+            }
+        }
         Ok(Reply { result: Err(error) }) => Err(Failure::at(server.clone(), error.code, error.detail)),
         Ok(_) => Err(Failure::at(server.clone(), ErrorCode::Protocol, "a reply that does not fit a Hello")),
         Err(error) => Err(Failure::at(server.clone(), ErrorCode::Protocol, error.to_string())),

@@ -20,9 +20,9 @@ use rcgen::{
 use x509_parser::pem::{Pem, parse_x509_pem};
 use x509_parser::prelude::{ASN1Time, CertificateRevocationList, FromDer, GeneralName};
 
-use super::role::{Claims, Role};
 use super::{Error, files};
 use crate::host;
+use fs_proto::{Claims, Holder};
 
 /// A certificate is good from this time before it was made on: clocks differ.
 const BACKDATE: Duration = Duration::from_secs(3600);
@@ -182,7 +182,7 @@ pub(super) fn new_certificate(
     issuer: &Issuer<'_, KeyPair>,
 ) -> Result<String, Error> {
     // The name is for people. The URI of the role is what counts, and is never cut off.
-    let name = claims.role.as_ref().map(Role::label).unwrap_or_default();
+    let name = claims.role.as_ref().map(Holder::label).unwrap_or_default();
     let mut parameters = parameters(&name[..name.len().min(MAX_COMMON_NAME)], validity)?;
     parameters.subject_alt_names = at.to_vec();
     for uri in claims.names() {
@@ -192,7 +192,7 @@ pub(super) fn new_certificate(
     parameters.use_authority_key_identifier_extension = true;
     parameters.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     parameters.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    if !matches!(claims.role, Some(Role::User(_))) {
+    if !matches!(claims.role, Some(Holder::User(_))) {
         parameters.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     Ok(parameters.signed_by(key, issuer)?.pem())

@@ -29,22 +29,24 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `role` | what a certificate says of its holder |
+//! | [`fs_proto::Claims`] | what a certificate says of its holder |
 //! | `certificate` | certificates and the list of revoked ones, made and read |
 //! | `files` | files that are complete, and secret |
 //! | `store` | the directory, and what is done in it |
+//! | `cluster` | the certificates of a new cluster |
 //!
 //! **Tests.** `tests`.
 
 mod certificate;
+mod cluster;
 mod files;
-mod role;
 mod store;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use certificate::place;
-pub use role::{BadName, Claims, Duty, Role};
+pub(crate) use cluster::secure;
+pub(crate) use fs_proto::{Duty, Holder};
 pub(crate) use store::{Authority, EXPIRES_SOON_DAYS, Entry, Order, State};
 
 /// Why an authority does not do what it was asked for.
@@ -58,8 +60,8 @@ pub(crate) enum Error {
     Failed(String),
 }
 
-impl From<BadName> for Error {
-    fn from(error: BadName) -> Error {
+impl From<fs_proto::BadName> for Error {
+    fn from(error: fs_proto::BadName) -> Error {
         Error::Usage(error.to_string())
     }
 }

@@ -14,14 +14,14 @@ use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 use super::certificate::{self, Certificate, MAX_COMMON_NAME, Revoked, Validity};
-use super::role::{Claims, Duty, Role};
 use super::{Error, files};
 use crate::host;
+use fs_proto::{Claims, Duty, Holder};
 
-const CERTIFICATE: &str = "authority.pem";
+pub(super) const CERTIFICATE: &str = "authority.pem";
 const KEY: &str = "authority.key";
-const REVOKED: &str = "revoked.pem";
-const ISSUED: &str = "issued";
+pub(super) const REVOKED: &str = "revoked.pem";
+pub(super) const ISSUED: &str = "issued";
 const REPLACED: &str = "replaced";
 /// A certificate that expires in fewer days is worth a warning.
 pub(crate) const EXPIRES_SOON_DAYS: i64 = 30;
@@ -29,7 +29,7 @@ pub(crate) const EXPIRES_SOON_DAYS: i64 = 30;
 /// A certificate that is to be issued.
 #[derive(Debug)]
 pub(crate) struct Order {
-    pub(crate) role: Role,
+    pub(crate) role: Holder,
     /// DNS names and addresses.
     pub(crate) at: Vec<SanType>,
     pub(crate) duties: Vec<Duty>,
@@ -42,7 +42,7 @@ pub(crate) struct Order {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Entry {
     pub(crate) name: String,
-    pub(crate) role: Option<Role>,
+    pub(crate) role: Option<Holder>,
     pub(crate) duties: Vec<Duty>,
     /// DNS names and addresses.
     pub(crate) names: Vec<String>,
@@ -147,7 +147,7 @@ impl Authority {
         Ok(Issuer::from_ca_cert_pem(&self.own.pem, key)?)
     }
 
-    fn issued(&self, role: &Role, extension: &str) -> PathBuf {
+    fn issued(&self, role: &Holder, extension: &str) -> PathBuf {
         self.dir.join(ISSUED).join(format!("{}.{extension}", role.label()))
     }
 
@@ -182,7 +182,7 @@ impl Authority {
         let old = match old {
             Some(old) => {
                 let name =
-                    format!("{}.{:032x}.pem", claims.role.as_ref().map(Role::label).unwrap_or_default(), old.serial);
+                    format!("{}.{:032x}.pem", claims.role.as_ref().map(Holder::label).unwrap_or_default(), old.serial);
                 files::write_open(&self.dir.join(REPLACED).join(name), &old.pem)?;
                 Some(self.entry(&old, &revoked, true)?).filter(|old| old.state == State::Valid)
             }
@@ -227,7 +227,7 @@ impl Authority {
     ///
     /// # Errors
     /// If there is none that is not revoked.
-    pub(crate) fn revoke(&self, role: &Role, only_replaced: bool) -> Result<Vec<Entry>, Error> {
+    pub(crate) fn revoke(&self, role: &Holder, only_replaced: bool) -> Result<Vec<Entry>, Error> {
         let (newest, mut found) = self.all()?;
         found.retain(|old| old.validity.until >= self.now.as_secs() as i64);
         if !only_replaced {
@@ -262,7 +262,7 @@ impl Authority {
             () => State::Valid,
         };
         Ok(Entry {
-            name: one.claims.role.as_ref().map_or_else(|| one.subject.clone(), Role::label),
+            name: one.claims.role.as_ref().map_or_else(|| one.subject.clone(), Holder::label),
             role: one.claims.role.clone(),
             duties: one.claims.duties.iter().copied().collect(),
             names: one.at.iter().map(certificate::text_of).collect(),

@@ -11,7 +11,7 @@ use x509_parser::pem::parse_x509_pem;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, Pem, X509Certificate};
 
 use super::store::{Authority, Entry, Order, State};
-use super::{Duty, Error, Role, place};
+use super::{Duty, Error, Holder, place};
 
 /// A day in 2026.
 const NOW: Duration = Duration::from_secs(1_790_000_000);
@@ -19,7 +19,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 fn order(label: &str, at: &[&str]) -> Order {
     let at = at.iter().map(|at| place(at).unwrap()).collect();
-    Order { role: Role::of_label(label).unwrap(), at, duties: Vec::new(), days: 365, renew: false }
+    Order { role: Holder::of_label(label).unwrap(), at, duties: Vec::new(), days: 365, renew: false }
 }
 
 fn renewal(label: &str) -> Order {
@@ -174,7 +174,7 @@ fn a_server_needs_a_name_and_a_certificate_is_not_overwritten() {
     let before = fs::read(dir.path().join("ca/issued/iod-0.key")).unwrap();
     assert!(usage(authority.issue(order("iod-0", &["a"]))).contains("--renew"));
     assert_eq!(fs::read(dir.path().join("ca/issued/iod-0.key")).unwrap(), before);
-    assert!(Role::of_label("user-../../x").is_err() && Role::of_label("../manager").is_err());
+    assert!(Holder::of_label("user-../../x").is_err() && Holder::of_label("../manager").is_err());
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_renewal_keeps_names_and_duties_and_the_old_certificate_can_still_be_revoked
 
     let mut serials = [first.serial, second.serial];
     serials.sort();
-    let role = Role::Iod(0);
+    let role = Holder::Iod(0);
     authority.revoke(&role, true).unwrap();
     assert_eq!(revoked(&dir.path().join("ca")), (serials.to_vec(), 2), "not the newest");
     assert!(usage(authority.revoke(&role, true)).contains("already"));
@@ -210,14 +210,14 @@ fn what_is_revoked_stays_so() {
     let mut serials = vec![serial("user-anna"), serial("user-bob"), serial("user-carl")];
     serials.sort();
     for (user, number) in [("user-anna", 2), ("user-bob", 3), ("user-carl", 4)] {
-        let role = Role::of_label(user).unwrap();
+        let role = Holder::of_label(user).unwrap();
         assert_eq!(authority.revoke(&role, false).unwrap().len(), 1);
         assert_eq!(revoked(&ca).1, number);
         assert!(usage(authority.revoke(&role, false)).contains("already"));
     }
     assert_eq!(revoked(&ca).0, serials);
     assert!(authority.list().unwrap().iter().all(|one| one.state == State::Revoked));
-    assert!(usage(authority.revoke(&Role::Manager, false)).contains("no certificate of manager"));
+    assert!(usage(authority.revoke(&Holder::Manager, false)).contains("no certificate of manager"));
     // Neither a list that is gone nor that of another authority is an empty one.
     let list = fs::read(ca.join("revoked.pem")).unwrap();
     drop(Authority::init(&dir.path().join("other"), Some("Test"), 1, NOW).unwrap());
@@ -226,7 +226,7 @@ fn what_is_revoked_stays_so() {
     fs::remove_file(ca.join("revoked.pem")).unwrap();
     failed(
         authority
-            .revoke(&Role::User("dora".to_owned()), false)
+            .revoke(&Holder::User("dora".to_owned()), false)
             .or(authority.issue(order("user-dora", &[])).map(|_| vec![])),
     );
     fs::write(ca.join("revoked.pem"), list).unwrap();
@@ -275,7 +275,7 @@ fn what_a_crash_interrupted_can_be_done_again() {
     let (second, _) = authority.issue(renewal("user-anna")).unwrap();
     fs::write(ca.join("issued/user-anna.pem"), old).unwrap();
     assert_eq!(authority.list().unwrap().len(), 1, "the old one, which was copied first, is not replaced");
-    assert!(usage(authority.revoke(&Role::User("anna".to_owned()), true)).contains("no replaced certificate"));
+    assert!(usage(authority.revoke(&Holder::User("anna".to_owned()), true)).contains("no replaced certificate"));
     let (third, _) = authority.issue(renewal("user-anna")).unwrap();
     assert_ne!(second.serial, third.serial);
     let key = KeyPair::from_pem(&fs::read_to_string(ca.join("issued/user-anna.key")).unwrap()).unwrap();
@@ -309,6 +309,6 @@ fn certificates_end_with_their_authority_and_its_key_is_its_own() {
     let authority = Authority::open(&ca, NOW).unwrap();
     assert!(failed(authority.issue(renewal("user-anna"))).contains("not the key"));
     fs::remove_file(ca.join("authority.key")).unwrap();
-    assert!(failed(authority.revoke(&Role::User("anna".to_owned()), false)).contains("is lost"));
+    assert!(failed(authority.revoke(&Holder::User("anna".to_owned()), false)).contains("is lost"));
     assert_eq!(authority.list().unwrap().len(), 2, "for which no key is needed");
 }

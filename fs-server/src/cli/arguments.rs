@@ -188,6 +188,11 @@ pub(super) enum Command {
         /// The I/O servers keep checksums of what they store.
         #[arg(long)]
         checksums: bool,
+        /// Make an authority and certificates in the directory too: all that goes over a network is
+        /// TLS, servers and users prove who they are, and your programs find your certificate in
+        /// ~/.config/pvfs.
+        #[arg(long)]
+        secure: bool,
         /// Write units of systemd too, to this directory [without one: /etc/systemd/system]. A
         /// configuration that is there stays.
         #[arg(long, value_name = "UNITS", num_args = 0..=1, default_missing_value = super::units::DIR)]

@@ -7,12 +7,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 use rcgen::SanType;
 use serde::Serialize;
 
 use super::output::{Failure, print};
-use crate::authority::{self, Authority, Duty, EXPIRES_SOON_DAYS, Entry, Order, Role, State};
+use crate::authority::{self, Authority, Duty, EXPIRES_SOON_DAYS, Entry, Holder, Order, State};
 use crate::host;
 
 /// The authority's directory, without another.
@@ -23,6 +24,12 @@ const AUTHORITY_DAYS: u32 = 3652;
 const DAYS: u32 = 365;
 /// Longest life of either: a century.
 const MAX_DAYS: i64 = 36_525;
+
+/// Parses a duty, and lists them in the help.
+fn duty() -> impl TypedValueParser<Value = Duty> {
+    let names = PossibleValuesParser::new(Duty::ALL.iter().map(|duty| PossibleValue::new(duty.name())));
+    names.try_map(|name| name.parse::<Duty>())
+}
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Ca {
@@ -57,7 +64,7 @@ pub(super) enum Ca {
         #[arg(long, value_name = "NAME_OR_ADDRESS", value_parser = authority::place)]
         at: Vec<SanType>,
         /// What the holder may do beside the use of files; admin is all of it. May be repeated.
-        #[arg(long, value_name = "DUTY", value_enum)]
+        #[arg(long, value_name = "DUTY", value_parser = duty())]
         may: Vec<Duty>,
         /// How many days it is good; never longer than the authority.
         #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=MAX_DAYS))]
@@ -136,7 +143,7 @@ impl Ca {
                     Kind::Host => "host",
                     Kind::User => "user",
                 };
-                let role = Role::new(kind, name.as_deref()).map_err(authority::Error::from)?;
+                let role = Holder::new(kind, name.as_deref()).map_err(authority::Error::from)?;
                 let (new, old) = Authority::open(&dir.dir, now)?.issue(Order { role, at, duties, days, renew })?;
                 let path = dir.dir.join("issued").join(&new.name);
                 let (path, name, until) = (path.display(), &new.name, day(&new.until));
@@ -156,7 +163,7 @@ impl Ca {
                 print(&if json { list.json()? } else { list.text() })
             }
             Ca::Revoke { dir, name, replaced } => {
-                let role = Role::of_label(&name).map_err(authority::Error::from)?;
+                let role = Holder::of_label(&name).map_err(authority::Error::from)?;
                 let revoked = Authority::open(&dir.dir, now)?.revoke(&role, replaced)?;
                 let line = |one: &Entry| format!("revoked {}, serial number {}\n", one.name, one.serial);
                 let lines: String = revoked.iter().map(line).collect();
@@ -219,7 +226,7 @@ mod tests {
     fn entry(name: &str, state: State, days_left: i64, replaced: bool) -> Entry {
         Entry {
             name: name.to_owned(),
-            role: Role::of_label(name).ok(),
+            role: Holder::of_label(name).ok(),
             duties: Vec::new(),
             names: vec!["a".to_owned(), "::1".to_owned()],
             serial: "0f".to_owned(),

@@ -1,15 +1,19 @@
 //! The configuration file, and a new cluster.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fs, io};
 
 use bmi::{OpenOptions, Scheme};
 
 use super::output::{Failure, print};
-use crate::config::Config;
+use crate::authority;
+use crate::config::{Config, ConfigError};
 use crate::embedded::format_manager_directory;
+use crate::host;
 use crate::store::others;
 
+#[expect(clippy::too_many_arguments, reason = "the options of the command")]
 pub(super) fn init(
     path: &Path,
     dir: &Path,
@@ -17,6 +21,7 @@ pub(super) fn init(
     port: u16,
     over: &[Scheme],
     checksums: bool,
+    secure: bool,
     force: bool,
 ) -> Result<(), Failure> {
     if path.exists() && !force {
@@ -30,8 +35,21 @@ pub(super) fn init(
             once.push(*scheme)
         }
     });
-    let text =
-        Config::template(&dir, iods, port, &once, checksums).map_err(|error| Failure::Usage(error.to_string()))?;
+    let usage = |error: ConfigError| Failure::Usage(error.to_string());
+    let mut text = Config::template(&dir, iods, port, &once, checksums).map_err(usage)?;
+    if secure {
+        text = text.replace("\n# dir = ", "\ndir = ");
+        let user = std::env::var("USER").unwrap_or_else(|_| rustix::process::geteuid().as_raw().to_string());
+        let (config, now) = (Config::parse(&text).map_err(usage)?, Duration::from_nanos(host::wall_clock()));
+        let made = authority::secure(&config, &dir, &user, fs_proto::user_folder().as_deref(), now)?;
+        let (servers, own) = (made.servers.display(), made.authority.display());
+        let (label, home) = made.user;
+        let home = match home {
+            Some(home) => format!("yours, of {label}, in {}", home.display()),
+            None => format!("yours is {own}/issued/{label}.pem: another one is where your programs look"),
+        };
+        print(&format!("certificates of the servers in {servers}; {home}; keep {own} in a safe place\n"))?;
+    }
     fs::write(path, text).map_err(|error| Failure::Runtime(format!("{}: {error}", path.display())))?;
     print(&format!("wrote {}: a manager and {iods} I/O servers, data under {}\n", path.display(), dir.display()))
 }
@@ -43,6 +61,12 @@ pub(super) fn describe(config: &Config) -> String {
     }
     text += &format!("logs     {}\n", config.logs_dir().display());
     text += &format!("strip size {}\n", config.cluster.strip_size);
+    text += &match &config.security.dir {
+        Some(dir) => format!("security TLS, with the certificates in {}\n", dir.display()),
+        None => {
+            "security none: whoever reaches a port may read and change everything (\"pvfsd init --secure\")\n".into()
+        }
+    };
     if let Some(addr) = config.metrics {
         text += &format!("metrics  http://{addr}/metrics, and the following ports\n");
     }

@@ -78,10 +78,10 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Ok::<_, Failure>((config, cluster, names))
     };
     match command {
-        Command::Init { dir, iods, port, over, checksums, systemd, force } => {
+        Command::Init { dir, iods, port, over, checksums, secure, systemd, force } => {
             // Units may be for a cluster that there is.
             if systemd.is_none() || !path.exists() {
-                configuration::init(&path, &dir, iods.into(), port, &over, checksums, force)?;
+                configuration::init(&path, &dir, iods.into(), port, &over, checksums, secure, force)?;
             }
             if let Some(units) = systemd {
                 load()?;
@@ -96,7 +96,7 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Scratch(scratch) => {
             begin_log("warn", true);
             let settings = (waiting, threads.unwrap_or(1));
-            return scratch.run(settings, announce, stop_signal()).map_err(Failure::Runtime);
+            return scratch.run(settings, announce, stop_signal(Vec::new())).map_err(Failure::Runtime);
         }
         Command::Format => configuration::format(&load()?)?,
         Command::Backup { file, force } => {
@@ -117,7 +117,7 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Manager { restored } => {
             let progress: fn(&str) = |line| announce(&format!("{line}\n"));
             let config = load()?;
-            let (server, neighbours) = manager(&config, restored.then_some(progress));
+            let (server, neighbours) = manager(&config, restored.then_some(progress))?;
             serve(Server { waiting, ..server }, neighbours, config.metrics_of(None))?;
         }
         Command::Iod { index, replace, discard_cache } => {
@@ -129,7 +129,7 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
         Command::Run(servers) => {
             let (config, _, names) = select(servers)?;
             let of = |name| match name {
-                ServerName::Manager => Ok(manager(&config, None)),
+                ServerName::Manager => manager(&config, None),
                 ServerName::Iod(index) => iod(&config, index, false, None),
             };
             let server = |name| {

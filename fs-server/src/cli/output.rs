@@ -23,6 +23,12 @@ impl From<FsError> for Failure {
     }
 }
 
+impl From<bmi::Error> for Failure {
+    fn from(error: bmi::Error) -> Failure {
+        FsError::from(error).into()
+    }
+}
+
 /// Prints a report, and its errors on standard error. Returns the exit status.
 pub(super) fn show(report: &Report, json: bool) -> Result<u8, Failure> {
     print(&if json { report.json() } else { report.text() })?;

@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 
-use bmi::Addr;
+use bmi::config::Security;
 use bmi::driver::Waiting;
+use bmi::{Addr, OpenOptions, Scheme};
+use fs_proto::Holder;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
@@ -16,11 +18,12 @@ use crate::control::{self, ServerName};
 use crate::embedded::{Neighbours, Role, Server};
 use crate::manager::{HEARTBEAT, ManagerSettings};
 
-pub(super) fn manager(config: &Config, restored: Option<fn(&str)>) -> (Server, Neighbours) {
+pub(super) fn manager(config: &Config, restored: Option<fn(&str)>) -> Result<(Server, Neighbours), Failure> {
     let settings = ManagerSettings { strip_size: config.cluster.strip_size.0, ..ManagerSettings::new(Vec::new()) };
     let role = Role::Manager { dir: config.storage.manager.clone(), settings, restored };
     let iods: Neighbours = config.cluster.iods.iter().map(|addrs| addrs.primary().clone()).collect();
-    (server(config, role, "manager".to_owned(), &config.cluster.manager, &iods), iods)
+    let own = config.security.of(&Holder::Manager.label())?;
+    Ok((server(config, role, "manager".to_owned(), &config.cluster.manager, &iods, own), iods))
 }
 
 pub(super) fn iod(
@@ -48,16 +51,24 @@ pub(super) fn iod(
         discard_cache,
     };
     let manager = vec![config.cluster.manager.primary().clone()];
-    Ok((server(config, role, format!("iod{index}"), listen, &manager), manager))
+    let own = config.security.of(&Holder::Iod(number).label())?;
+    Ok((server(config, role, format!("iod{index}"), listen, &manager, own), manager))
 }
 
-fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neighbours: &[Addr]) -> Server {
+fn server(
+    config: &Config,
+    role: Role,
+    name: String,
+    listen: &ServerAddrs,
+    neighbours: &[Addr],
+    own: Option<Security>,
+) -> Server {
     Server {
         role,
         listen: listen.all().to_vec(),
         connects: neighbours.iter().map(Addr::scheme).collect(),
         host: bmi::backend::host_id().unwrap_or_default(),
-        transports: config.limits.transports(),
+        transports: own.iter().fold(config.limits.transports(), OpenOptions::secure),
         endpoint: config.limits.endpoint(name),
         limits: config.limits.service(),
         threads: config.limits.threads,
@@ -67,9 +78,28 @@ fn server(config: &Config, role: Role, name: String, listen: &ServerAddrs, neigh
     }
 }
 
+/// Tells what a server proves itself with.
+fn tell_security(server: &Server) {
+    let Some(own) = &server.transports.tcp.security else { return };
+    let verbs = server.listen.iter().any(|addr| addr.scheme() == Scheme::Ib);
+    let setup_only = if verbs { "; over verbs setup-only: what queue pairs carry is in the clear" } else { "" };
+    tracing::info!("TLS 1.3, as {}{setup_only}", own.identity());
+}
+
+/// Reads certificates again, for connections from now on.
+fn reload(all: &[Security]) {
+    for own in all {
+        match own.reload() {
+            Ok(()) => tracing::info!("read the certificates of {} again", own.identity()),
+            Err(error) => tracing::error!(%error, "certificates stay as they were"),
+        }
+    }
+}
+
 /// Runs one server on this thread. Serves what it counts at the address `metrics`, if there is one.
 pub(super) fn serve(server: Server, neighbours: Neighbours, metrics: Option<SocketAddr>) -> Result<(), Failure> {
     begin_log("info", server.threads > 1);
+    tell_security(&server);
     serve_metrics(metrics)?;
     let ready = |addrs: &[Addr]| {
         announce_listening("", addrs);
@@ -79,7 +109,8 @@ pub(super) fn serve(server: Server, neighbours: Neighbours, metrics: Option<Sock
         announce("serving\n");
         units::serving();
     };
-    Ok(server.run(ready, serving, stop_signal())?)
+    let own = server.transports.tcp.security.clone().into_iter().collect();
+    Ok(server.run(ready, serving, stop_signal(own))?)
 }
 
 /// Runs servers on threads of their own, like [`serve`].
@@ -88,6 +119,7 @@ pub(super) fn run_all(
     metrics: Option<SocketAddr>,
 ) -> Result<(), Failure> {
     begin_log("info", true);
+    servers.iter().for_each(|(_, server, _)| tell_security(server));
     serve_metrics(metrics)?;
     let listening = |name: ServerName, addrs: &[Addr]| announce_listening(&format!("{name}: "), addrs);
     let left = Cell::new(servers.len());
@@ -98,7 +130,8 @@ pub(super) fn run_all(
             units::serving();
         }
     };
-    control::run(servers, listening, serving, stop_signal()).map_err(Failure::Runtime)
+    let own = servers.iter().filter_map(|(_, server, _)| server.transports.tcp.security.clone()).collect();
+    control::run(servers, listening, serving, stop_signal(own)).map_err(Failure::Runtime)
 }
 
 fn serve_metrics(addr: Option<SocketAddr>) -> Result<(), Failure> {
@@ -117,17 +150,28 @@ pub(super) fn begin_log(usual: &str, shared: bool) {
     let _ = log.with_ansi(io::stderr().is_terminal()).with_thread_names(shared).try_init();
 }
 
-/// Waits for SIGTERM or SIGINT. Catches the signal of the limit on file sizes (`ulimit -f`), which
+/// Waits for SIGTERM or SIGINT. Reads the certificates `own` again at each SIGHUP. Catches the signal of the limit on file sizes (`ulimit -f`), which
 /// would end the server: what exceeds the limit is an error of the request.
-pub(super) async fn stop_signal() {
+pub(super) async fn stop_signal(own: Vec<Security>) {
     // Once caught, it remains so.
     let _ = signal(SignalKind::from_raw(libc::SIGXFSZ));
     let (term, int) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     match (term, int) {
         (Ok(mut term), Ok(mut int)) => {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
+            // Without certificates, the signal does what it does by default.
+            let mut hangup = (!own.is_empty()).then(|| signal(SignalKind::hangup()).ok()).flatten();
+            loop {
+                let asked = async {
+                    match &mut hangup {
+                        Some(hangup) => hangup.recv().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    _ = term.recv() => break,
+                    _ = int.recv() => break,
+                    _ = asked => reload(&own),
+                }
             }
             units::stopping();
         }

@@ -14,7 +14,7 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::cache::{SHARE_OF_MEMORY, SHARE_OF_VIEWS};
-use super::{CacheSection, Cluster, Config, LimitSection, Storage, default_strip};
+use super::{CacheSection, Cluster, Config, LimitSection, SecuritySection, Storage, default_strip};
 
 /// The first line of the table.
 const HEAD: &str = "| key | default | meaning |";
@@ -51,7 +51,7 @@ fn keys() -> Vec<Key> {
     let part = |part: u64| format!("1/{part} of the machine's memory");
     // Each section has its keys below.
     let _ = |config: Config| {
-        let Config { metrics: _, cluster: _, storage: _, limits: _, cache: _ } = config;
+        let Config { metrics: _, cluster: _, storage: _, limits: _, cache: _, security: _ } = config;
     };
     let metrics = Key {
         section: "",
@@ -104,7 +104,13 @@ fn keys() -> Vec<Key> {
         views: format!("1/{SHARE_OF_VIEWS} of the memory, if the rest is enough for a cache"),
             "the part of the memory that clients on this host may read in place; `\"0\"` turns it off";
     });
-    [metrics].into_iter().chain(cluster).chain(storage).chain(limits).chain(cache).collect()
+    let security = section!("security", SecuritySection {
+        dir: text("off"),
+            "the directory of certificates, on each machine: `manager.pem`, `manager.key`, or `iod-N.pem`, `iod-N.key`; \
+             `authority.pem`; `revoked.pem` if some are revoked. With it all that goes over a network is TLS; see \
+             *Certificates*";
+    });
+    [metrics].into_iter().chain(cluster).chain(storage).chain(limits).chain(cache).chain(security).collect()
 }
 
 /// Returns the lines of the table.

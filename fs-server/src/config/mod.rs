@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use bmi::config::TcpConfig;
+use bmi::config::{Security, TcpConfig};
 use bmi::{OpenOptions, Scheme};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
 use serde::{Deserialize, Deserializer};
@@ -43,6 +43,33 @@ pub struct Config {
     /// How I/O servers move data between disk and network.
     #[serde(default)]
     pub cache: CacheSection,
+    /// What servers prove themselves with.
+    #[serde(default)]
+    pub security: SecuritySection,
+}
+
+/// The section `[security]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SecuritySection {
+    /// The directory of certificates, on each machine, with the files that `pvfsd ca` makes:
+    /// `manager.pem` and `manager.key`, or `iod-N.pem` and `iod-N.key`; `authority.pem`; and
+    /// `revoked.pem`, if some are revoked. `None`: everything is in the clear.
+    pub dir: Option<PathBuf>,
+}
+
+impl SecuritySection {
+    /// Returns what the server proves itself with whose files have this name, if servers do.
+    ///
+    /// # Errors
+    /// Those of [`Security::mutual`], which name the file.
+    pub fn of(&self, name: &str) -> Result<Option<Security>, bmi::Error> {
+        let Some(dir) = &self.dir else { return Ok(None) };
+        let [certificate, key] = ["pem", "key"].map(|end| dir.join(format!("{name}.{end}")));
+        let security = Security::mutual(certificate, key, dir.join("authority.pem"))?;
+        let revoked = dir.join("revoked.pem");
+        Ok(Some(if revoked.exists() { security.without_revoked(revoked)? } else { security }))
+    }
 }
 
 /// The section `[cluster]`.
@@ -125,6 +152,9 @@ pub const DEFAULT_CONNECTIONS: usize = 4096;
 /// After this time without a message a connection is idle, and a newcomer may take its place. An
 /// I/O server reports to the manager ten times as often.
 pub const DEFAULT_IDLE: Duration = Duration::from_secs(10);
+
+/// The directory of certificates in that of a new cluster.
+pub(crate) const CERTIFICATES: &str = "certificates";
 
 /// Most event loops of a server.
 pub const MAX_THREADS: usize = 64;
@@ -334,6 +364,12 @@ age_ms = {age}
 write_through = false
 # The part of the memory that clients on this host may read in place (without this an eighth); "0" turns it off.
 # views = "128M"
+
+# What servers prove themselves with. Without it everything is in the clear, and whoever reaches a port may read and change all.
+[security]
+# The directory of certificates, on each machine, as "pvfsd ca" makes them: manager.pem and manager.key, or iod-N.pem and iod-N.key;
+# authority.pem; revoked.pem, if some are revoked.
+# dir = {certificates}
 "#,
             first = servers[0],
             list = list.concat(),
@@ -350,6 +386,7 @@ write_through = false
             streams = limits.streams,
             cache_dir = cache.dir.display(),
             age = cache.age_ms,
+            certificates = text(dir.join(CERTIFICATES)),
         ))
     }
 }

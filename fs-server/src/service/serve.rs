@@ -14,7 +14,7 @@ use bmi::polled::Unexpected;
 use bmi::{Endpoint, ErrorKind, Incoming, Message, Peer, PeerEvent, PeerId, Time};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
-use fs_proto::{ErrorCode, FsError, Hello, RequestBody, Sender};
+use fs_proto::{Claims, Duty, ErrorCode, FsError, Hello, RequestBody, Sender};
 use futures_util::FutureExt;
 use futures_util::future::{Fuse, FusedFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -395,12 +395,12 @@ async fn answer(
             let share = limits.requests - limits.requests / 4;
             let context = Context { peer: peer.id(), deadline: arrived + timeout, room: call.room(), share, session };
             match (&request.body, context.hello()) {
-                (RequestBody::Hello(hello), _) => greet(endpoint, handler, standing, &context, hello),
+                (RequestBody::Hello(hello), _) => greet(&peer, handler, standing, &context, hello),
                 (_, None) => {
                     let text = "the connection did not begin with a Hello";
                     Answer::error(FsError::new(ErrorCode::Protocol, text))
                 }
-                _ => match context.check(endpoint.now()) {
+                _ => match context.check(endpoint.now()).and_then(|()| allowed(&peer, &request.body)) {
                     Ok(()) => handler.handle(&context, request, &call).await,
                     Err(late) => Answer::error(late),
                 },
@@ -428,7 +428,14 @@ async fn answer(
 
 /// Answers a Hello: accepts it, or says who this server is. A refused connection stays open, so
 /// that the answer arrives. Nothing is served on it.
-fn greet(endpoint: &Endpoint, handler: &dyn Handler, standing: &Standing, context: &Context, hello: &Hello) -> Answer {
+fn greet(peer: &Peer, handler: &dyn Handler, standing: &Standing, context: &Context, hello: &Hello) -> Answer {
+    let endpoint = peer.endpoint();
+    if let Err(error) = Claims::check_sender(&peer.identity(), &hello.sender) {
+        if endpoint.with(|engine| engine.admits_log_line("a peer that is not what it says", context.peer)) {
+            tracing::warn!(peer = ?context.peer, from = ?peer.addr(), %error, "a peer that is not what it says");
+        }
+        return Answer::error(error);
+    }
     let identity = match standing.identity() {
         Ok(identity) => identity,
         Err(waiting) => {
@@ -453,6 +460,21 @@ fn greet(endpoint: &Endpoint, handler: &dyn Handler, standing: &Standing, contex
     // One connection has one sender. A second Hello changes nothing.
     let _ = context.session.hello.set(hello.clone());
     Answer::from(Ok(identity.within(context.room.saturating_sub(REPLY_ROOM)).into()))
+}
+
+/// Returns whether the peer may make the request at all. The log has each refusal and each use of a
+/// duty.
+fn allowed(peer: &Peer, request: &RequestBody) -> Result<(), FsError> {
+    let Some(duty) = Duty::of(request) else { return Ok(()) };
+    let identity = peer.identity();
+    let allowed = Claims::check_duty(&identity, request);
+    if peer.endpoint().with(|engine| engine.admits_log_line("a duty", peer.id())) {
+        match &allowed {
+            Ok(()) => tracing::info!(%identity, from = ?peer.addr(), %duty, "a duty was used"),
+            Err(error) => tracing::warn!(%identity, from = ?peer.addr(), %error, "a request was refused"),
+        }
+    }
+    allowed
 }
 
 /// Ends the connection to a peer that sent a malformed request.

@@ -17,16 +17,21 @@ use crate::support::bodies::eventually;
 use crate::support::cluster::pvfsd;
 
 /// A configuration with directories of its own. Dropping it ends every server that it started.
-struct Machine {
+pub(crate) struct Machine {
     dir: tempfile::TempDir,
 }
 
 impl Machine {
-    /// Writes the configuration with `pvfsd init`, and gives each server a free port.
     fn new(iods: usize) -> Machine {
+        Machine::with(iods, &[])
+    }
+
+    /// Writes the configuration with `pvfsd init`, and gives each server a free port. The machine is
+    /// the home of its user, too.
+    pub(crate) fn with(iods: usize, options: &[&str]) -> Machine {
         let machine = Machine { dir: tempfile::tempdir().unwrap() };
         let data = machine.path("data").display().to_string();
-        machine.ok(&["init", "--dir", &data, "--iods", &iods.to_string()]);
+        machine.ok(&[&["init", "--dir", &data, "--iods", &iods.to_string()], options].concat());
         // All ports are held at the same time, so that they differ.
         let held: Vec<_> = (0..=iods).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let mut config = fs::read_to_string(machine.path("pvfs.toml")).unwrap();
@@ -41,22 +46,37 @@ impl Machine {
         machine
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(pvfsd());
         command.arg("--config").arg(self.path("pvfs.toml")).args(args).env_remove("RUST_LOG").stdin(Stdio::null());
+        self.at_home(command)
+    }
+
+    /// Returns the command with this machine as its user's home.
+    fn at_home(&self, mut command: Command) -> Command {
+        command.env("HOME", self.dir.path()).env("USER", "anna").env_remove("XDG_CONFIG_HOME");
         command
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    /// Returns a command of a user of the file system.
+    pub(crate) fn pvfs(&self, args: &[&str]) -> Command {
+        let config = fs::read_to_string(self.path("pvfs.toml")).unwrap();
+        let manager = config.lines().find_map(|line| line.strip_prefix("manager = \"tcp")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pvfs"));
+        command.args(args).env("PVFS_MANAGER", format!("tcp{}", manager.trim_end_matches('"')));
+        self.at_home(command)
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
     }
 
     /// Runs a command that must succeed, and returns its output.
-    fn ok(&self, args: &[&str]) -> String {
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
         let output = self.run(args);
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && errors.is_empty(), "pvfsd {args:?}: {}, {errors}", output.status);
@@ -64,7 +84,7 @@ impl Machine {
     }
 
     /// Runs a command that must fail with this status, and returns its errors.
-    fn fails(&self, args: &[&str], status: i32) -> String {
+    pub(crate) fn fails(&self, args: &[&str], status: i32) -> String {
         let output = self.run(args);
         let errors = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(status), "pvfsd {args:?}: {errors}");
@@ -88,7 +108,7 @@ impl Machine {
     }
 
     /// Returns the processes of all servers, which must run.
-    fn pids(&self) -> Vec<u64> {
+    pub(crate) fn pids(&self) -> Vec<u64> {
         self.servers(&["status"], 0).iter().map(|server| server["pid"].as_u64().unwrap()).collect()
     }
 

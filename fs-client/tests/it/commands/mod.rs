@@ -2,7 +2,7 @@
 
 mod accidents;
 mod cli;
-mod control;
+pub(crate) mod control;
 mod copies;
 mod descriptors;
 mod metrics;

@@ -4,6 +4,7 @@ mod crowd;
 mod loops;
 #[cfg(feature = "object_store")]
 mod objects;
+mod secure;
 mod tcp;
 mod threads;
 mod together;

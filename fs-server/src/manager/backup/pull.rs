@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bmi::Addr;
 use bmi::driver::{MonotonicClock, event};
-use bmi::{Addr, OpenOptions};
-use fs_proto::{ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, ReplyBody, Role};
+use fs_proto::{ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, ReplyBody, Role, user_transports};
 
 use super::Summary;
 use super::file::{FORMAT, Header, Writer};
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// set; `Io`, `NoSpace`, `Permission`.
 pub(crate) fn backup(manager: &Addr, path: &Path, force: bool) -> Result<Summary, FsError> {
     let config = bmi::Config::named("backup");
-    let endpoint = bmi::endpoint(manager.scheme(), &OpenOptions::default(), config, MonotonicClock::new())?;
+    let endpoint = bmi::endpoint(manager.scheme(), &user_transports()?, config, MonotonicClock::new())?;
     let work = async {
         let peer = endpoint.connect(&manager.without_device(), endpoint.within(PATIENCE)).await?;
         let identity = call::greet(&peer, Hello::to(Role::Manager), PATIENCE).await?;

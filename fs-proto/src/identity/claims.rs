@@ -25,16 +25,21 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
-use clap::ValueEnum;
+use bmi::PeerIdentity;
+use bmi::hooks::mutated;
 use serde::{Serialize, Serializer};
+
+use super::{Role, Sender};
+use crate::error::{ErrorCode, FsError};
+use crate::message::{IodRequest, ManagerRequest, RequestBody};
 
 const SCHEME: &str = "pvfs:";
 /// Longest name of a host or a user.
 const MAX_NAME: usize = 64;
 
-/// Who the holder of a certificate is. [`Role::new`] checks the name.
+/// Who the holder of a certificate is: its role. [`Holder::new`] checks the name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
+pub enum Holder {
     /// The manager.
     Manager,
     /// The I/O server with this number.
@@ -46,7 +51,7 @@ pub enum Role {
 }
 
 /// What the holder of a certificate may do beside the use of files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Duty {
     /// Everything that a duty allows.
@@ -59,11 +64,36 @@ pub enum Duty {
     Bench,
 }
 
+impl Duty {
+    /// All duties.
+    pub const ALL: &[Duty] = &[Duty::Admin, Duty::Backup, Duty::Metrics, Duty::Bench];
+
+    /// Returns the name, as in a certificate behind `pvfs:may/`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Duty::Admin => "admin",
+            Duty::Backup => "backup",
+            Duty::Metrics => "metrics",
+            Duty::Bench => "bench",
+        }
+    }
+
+    /// Returns the duty that a request takes, if it takes one.
+    pub fn of(request: &RequestBody) -> Option<Duty> {
+        match request {
+            RequestBody::Manager(ManagerRequest::Backup { .. }) => Some(Duty::Backup),
+            RequestBody::Manager(ManagerRequest::Check { .. } | ManagerRequest::Repair(_)) => Some(Duty::Admin),
+            RequestBody::Iod(IodRequest::List { .. } | IodRequest::Scrub { .. }) => Some(Duty::Admin),
+            _ => None,
+        }
+    }
+}
+
 /// What the names of a certificate say of its holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// The role. A certificate of another authority may have none.
-    pub role: Option<Role>,
+    pub role: Option<Holder>,
     /// The duties, as they are listed: [`Claims::may`] knows what `admin` implies.
     pub duties: BTreeSet<Duty>,
 }
@@ -90,6 +120,61 @@ impl Claims {
         Ok(claims)
     }
 
+    /// Returns what the certificate of a peer says. `None` if nothing but the transport tells who it
+    /// is: a process of this host, or somebody in the clear, whom a server that has a certificate
+    /// never meets over a network.
+    ///
+    /// # Errors
+    /// `Permission` if it says nothing valid, or no role.
+    pub fn of_peer(peer: &PeerIdentity) -> Result<Option<Claims>, FsError> {
+        let PeerIdentity::Names(names) = peer else { return Ok(None) };
+        match Claims::of(names) {
+            Ok(Claims { role: None, .. }) => {
+                let text = format!("the certificate of {peer} names no role (a URI such as pvfs:user/NAME)");
+                Err(FsError::new(ErrorCode::Permission, text))
+            }
+            Ok(claims) => Ok(Some(claims)),
+            Err(error) => Err(FsError::new(ErrorCode::Permission, error.to_string())),
+        }
+    }
+
+    /// Checks that a peer is the server that it says it is.
+    ///
+    /// # Errors
+    /// `Permission` if its certificate does not say so.
+    pub fn check_server(peer: &PeerIdentity, role: Role) -> Result<(), FsError> {
+        let Some(claims) = Claims::of_peer(peer)? else { return Ok(()) };
+        if claims.role == Some(Holder::from(role)) || mutated("fs/a-certificate-of-another-server") {
+            return Ok(());
+        }
+        Err(FsError::new(ErrorCode::Permission, format!("the certificate of {peer} is not that of {role}")))
+    }
+
+    /// Checks that a peer is the sender that it says it is. Every role may be a client.
+    ///
+    /// # Errors
+    /// As [`Claims::check_server`].
+    pub fn check_sender(peer: &PeerIdentity, sender: &Sender) -> Result<(), FsError> {
+        match sender {
+            Sender::Client => Claims::of_peer(peer).map(drop),
+            Sender::Server(role, _) => Claims::check_server(peer, *role),
+        }
+    }
+
+    /// Checks that a peer may make a request.
+    ///
+    /// # Errors
+    /// `Permission` if its certificate lacks the duty.
+    pub fn check_duty(peer: &PeerIdentity, request: &RequestBody) -> Result<(), FsError> {
+        let Some(duty) = Duty::of(request) else { return Ok(()) };
+        let Some(claims) = Claims::of_peer(peer)? else { return Ok(()) };
+        if claims.may(duty) || claims.role.as_ref().is_some_and(Holder::is_server) {
+            return Ok(());
+        }
+        let text = format!("this takes a certificate with pvfs:may/{duty}, and that of {peer} has not");
+        Err(FsError::new(ErrorCode::Permission, text))
+    }
+
     /// Returns true if the holder has this duty, or all.
     pub fn may(&self, duty: Duty) -> bool {
         self.duties.contains(&duty) || self.duties.contains(&Duty::Admin)
@@ -98,22 +183,22 @@ impl Claims {
     /// Returns the names that say this.
     pub fn names(&self) -> Vec<String> {
         let duties = self.duties.iter().map(|duty| format!("{SCHEME}may/{duty}"));
-        self.role.iter().map(Role::to_string).chain(duties).collect()
+        self.role.iter().map(Holder::to_string).chain(duties).collect()
     }
 }
 
-impl Role {
+impl Holder {
     /// Makes a role of its kind (`manager`, `iod`, `host` or `user`) and the number or name.
     ///
     /// # Errors
     /// If there is no such role.
-    pub fn new(kind: &str, name: Option<&str>) -> Result<Role, BadName> {
+    pub fn new(kind: &str, name: Option<&str>) -> Result<Holder, BadName> {
         let bad = |why: String| Err(BadName(why));
         match (kind, name) {
-            ("manager", None) => Ok(Role::Manager),
+            ("manager", None) => Ok(Holder::Manager),
             ("manager", Some(_)) => bad("there is one manager, which has no name".to_owned()),
             ("iod", Some(name)) => match name.parse::<u32>() {
-                Ok(number) if number.to_string() == name => Ok(Role::Iod(number)),
+                Ok(number) if number.to_string() == name => Ok(Holder::Iod(number)),
                 _ => bad(format!("the name of an I/O server is its number, as in iod 3, not {name:?}")),
             },
             ("iod", None) => bad("which I/O server? Its number follows, as in iod 3".to_owned()),
@@ -122,7 +207,7 @@ impl Role {
                 if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_known) {
                     return bad(format!("a name has 1 to {MAX_NAME} characters of A-Z a-z 0-9 . _ -, not {name:?}"));
                 }
-                let of = if kind == "host" { Role::Host } else { Role::User };
+                let of = if kind == "host" { Holder::Host } else { Holder::User };
                 Ok(of(name.to_owned()))
             }
             ("host" | "user", None) => bad(format!("which {kind}? Its name follows, as in {kind} alpha")),
@@ -130,11 +215,11 @@ impl Role {
         }
     }
 
-    /// Reads what [`Role::label`] returns.
+    /// Reads what [`Holder::label`] returns.
     ///
     /// # Errors
     /// If the label is of no role.
-    pub fn of_label(label: &str) -> Result<Role, BadName> {
+    pub fn of_label(label: &str) -> Result<Holder, BadName> {
         parse(label, '-').map_err(|error| BadName(format!("{label:?} names no certificate: {error}")))
     }
 
@@ -145,34 +230,43 @@ impl Role {
 
     /// Returns true for a server of the cluster.
     pub fn is_server(&self) -> bool {
-        matches!(self, Role::Manager | Role::Iod(_))
+        matches!(self, Holder::Manager | Holder::Iod(_))
     }
 
     fn spelled(&self, separator: char) -> String {
         match self {
-            Role::Manager => "manager".to_owned(),
-            Role::Iod(number) => format!("iod{separator}{number}"),
-            Role::Host(name) => format!("host{separator}{name}"),
-            Role::User(name) => format!("user{separator}{name}"),
+            Holder::Manager => "manager".to_owned(),
+            Holder::Iod(number) => format!("iod{separator}{number}"),
+            Holder::Host(name) => format!("host{separator}{name}"),
+            Holder::User(name) => format!("user{separator}{name}"),
         }
     }
 }
 
-fn parse(text: &str, separator: char) -> Result<Role, BadName> {
+impl From<Role> for Holder {
+    fn from(role: Role) -> Holder {
+        match role {
+            Role::Manager => Holder::Manager,
+            Role::Iod(number) => Holder::Iod(number),
+        }
+    }
+}
+
+fn parse(text: &str, separator: char) -> Result<Holder, BadName> {
     match text.split_once(separator) {
-        Some((kind, name)) => Role::new(kind, Some(name)),
-        None => Role::new(text, None),
+        Some((kind, name)) => Holder::new(kind, Some(name)),
+        None => Holder::new(text, None),
     }
 }
 
 /// As it is in a certificate.
-impl fmt::Display for Role {
+impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}{}", self.spelled('/'))
     }
 }
 
-impl Serialize for Role {
+impl Serialize for Holder {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&self.spelled('/'))
     }
@@ -180,12 +274,7 @@ impl Serialize for Role {
 
 impl fmt::Display for Duty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Duty::Admin => "admin",
-            Duty::Backup => "backup",
-            Duty::Metrics => "metrics",
-            Duty::Bench => "bench",
-        })
+        f.write_str(self.name())
     }
 }
 
@@ -193,7 +282,7 @@ impl FromStr for Duty {
     type Err = BadName;
 
     fn from_str(text: &str) -> Result<Duty, BadName> {
-        let found = Duty::value_variants().iter().find(|duty| duty.to_string() == text);
+        let found = Duty::ALL.iter().find(|duty| duty.to_string() == text);
         found.copied().ok_or_else(|| BadName(format!("{text:?} is no duty; they are admin, backup, metrics and bench")))
     }
 }
@@ -237,18 +326,51 @@ mod tests {
     #[test]
     fn admin_implies_the_other_duties() {
         let claims = |names: &[&str]| Claims::of(names).unwrap();
-        assert!(Duty::value_variants().iter().all(|duty| claims(&["pvfs:may/admin"]).may(*duty)));
+        assert!(Duty::ALL.iter().all(|duty| claims(&["pvfs:may/admin"]).may(*duty)));
         let backup = claims(&["pvfs:may/backup", "pvfs:may/backup"]);
         assert!(backup.may(Duty::Backup) && !backup.may(Duty::Admin) && !backup.may(Duty::Bench));
     }
 
-    fn roles() -> impl Strategy<Value = Role> {
+    #[test]
+    fn a_peer_is_what_its_certificate_says() {
+        let of = |names: &[&str]| PeerIdentity::named(names.iter().copied());
+        let code = |result: Result<(), FsError>| result.map_err(|error| error.code);
+        let (denied, fine) = (Err(ErrorCode::Permission), Ok(()));
+        let iod = |number| Sender::Server(Role::Iod(number), Default::default());
+        for (names, sender, expected) in [
+            (&["pvfs:iod/3", "iod.example"][..], iod(3), fine),
+            (&["pvfs:iod/3"], iod(30), denied),
+            (&["pvfs:user/anna"], iod(3), denied),
+            (&["pvfs:manager"], iod(3), denied),
+            (&["pvfs:user/anna"], Sender::Client, fine),
+            (&["a.example"], Sender::Client, denied),
+            (&["pvfs:user/anna", "pvfs:manager"], Sender::Client, denied),
+        ] {
+            assert_eq!(code(Claims::check_sender(&of(names), &sender)), expected, "{names:?} as {sender}");
+        }
+        // Without certificates nothing is known.
+        assert_eq!(code(Claims::check_sender(&PeerIdentity::Nobody, &iod(3))), fine);
+        let backup = RequestBody::from(ManagerRequest::Backup { page: 0 });
+        let repairs = RequestBody::from(IodRequest::List { after: None });
+        for (names, expected) in [
+            (&["pvfs:user/anna"][..], [denied, denied]),
+            (&["pvfs:user/anna", "pvfs:may/backup"], [fine, denied]),
+            (&["pvfs:user/anna", "pvfs:may/admin"], [fine, fine]),
+            (&["pvfs:manager"], [fine, fine]),
+        ] {
+            let may = [&backup, &repairs].map(|request| code(Claims::check_duty(&of(names), request)));
+            assert_eq!(may, expected, "{names:?}");
+        }
+        assert_eq!(code(Claims::check_duty(&of(&["pvfs:user/anna"]), &ManagerRequest::Statfs.into())), fine);
+    }
+
+    fn roles() -> impl Strategy<Value = Holder> {
         let name = || "[A-Za-z0-9._-]{1,64}";
         prop_oneof![
-            Just(Role::Manager),
-            any::<u32>().prop_map(Role::Iod),
-            name().prop_map(Role::Host),
-            name().prop_map(Role::User)
+            Just(Holder::Manager),
+            any::<u32>().prop_map(Holder::Iod),
+            name().prop_map(Holder::Host),
+            name().prop_map(Holder::User)
         ]
     }
 
@@ -257,7 +379,7 @@ mod tests {
         #[test]
         fn claims_are_read_as_they_were_written(
             role in proptest::option::of(roles()),
-            duties in proptest::collection::btree_set(proptest::sample::select(Duty::value_variants()), 0..5),
+            duties in proptest::collection::btree_set(proptest::sample::select(Duty::ALL), 0..5),
             others in proptest::collection::vec("[a-z.:/0-9]{0,12}", 0..4),
             order in any::<prop::sample::Index>(),
         ) {
@@ -272,13 +394,13 @@ mod tests {
         #[test]
         fn a_role_is_read_as_it_was_written(role in roles()) {
             prop_assert_eq!(Claims::of(&[role.to_string()]).unwrap().role, Some(role.clone()));
-            prop_assert_eq!(Role::of_label(&role.label()).unwrap(), role.clone());
+            prop_assert_eq!(Holder::of_label(&role.label()).unwrap(), role.clone());
             prop_assert!(!role.label().contains('/'));
         }
 
         #[test]
         fn other_text_never_panics(text in ".{0,80}") {
-            let _ = (Claims::of(&[format!("{SCHEME}{text}")]), Role::of_label(&text));
+            let _ = (Claims::of(&[format!("{SCHEME}{text}")]), Holder::of_label(&text));
         }
     }
 }

@@ -14,6 +14,9 @@
 //! 4. The instance is not part of the match. It tells starts apart, and it shows that two routes
 //!    lead to the same server.
 
+mod claims;
+mod own;
+
 use std::fmt;
 
 use bmi::Addr;
@@ -22,6 +25,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{ErrorCode, FsError};
 use crate::limits::{self, MAX_ADDR, MAX_ADDRS, MAX_HOST};
+
+pub use claims::{BadName, Claims, Duty, Holder};
+pub use own::{user_folder, user_transports};
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
