@@ -1,12 +1,13 @@
-//! The shared conformance suite over verbs: with the defaults, with small limits, and behind
-//! adapters that inject faults. Needs an RDMA device; `cargo xtask rxe` has one.
+//! The shared conformance suite over verbs: with the defaults, with small limits and TLS, and
+//! behind adapters that inject faults. Needs an RDMA device; `cargo xtask rxe` has one.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bmi_conformance::certificates::{Authority, Says};
 use bmi_conformance::{FaultyBackend, Local, Plan, Suite};
-use bmi_core::{Addr, Capabilities, OneSided, Registration};
-use bmi_ib::{IbConfig, IbTransport};
+use bmi_core::{Addr, Capabilities, OneSided, PeerIdentity, Registration};
+use bmi_ib::{IbConfig, IbTransport, Security};
 
 /// The backend's capabilities on Soft-RoCE, written out by hand.
 fn pinned() -> Capabilities {
@@ -43,11 +44,16 @@ fn ordinary() -> Local {
     ib("ib", "127.0.0.1", IbConfig::default(), pinned())
 }
 
-/// Side channels over IPv6, short queues, one read at a time, nothing inline, a small ring.
+/// Side channels over IPv6 and TLS, short queues, one read at a time, nothing inline, a small ring.
 fn little() -> Local {
     let mut expected = pinned();
     (expected.send_queue_depth, expected.recv_queue_depth, expected.max_outstanding_reads) = (16, 128, 1);
-    ib("ib, scarce", "::1", IbConfig::scarce(), expected)
+    let (authority, says) = (Authority::new("conformance"), Says::names(&["pvfs:user/anna"]));
+    let issued = authority.issue("anna", &says);
+    let security = Security::mutual(issued.certificate, issued.key, authority.certificate());
+    let mut config = IbConfig::scarce();
+    config.security = Some(security.expect("good files"));
+    ib("ib, scarce", "::1", config, expected).with_identity(PeerIdentity::named(says.names))
 }
 
 fn main() -> ExitCode {

@@ -45,8 +45,8 @@ use crate::vectored_io::{self, EPOLL_EVENTS};
 
 /// Number of events that one poll reports before it returns.
 const BATCH: usize = 256;
-/// Number of steps of handshakes that one poll makes. One may take as long as a signature, a quarter
-/// of a millisecond, for which all others wait.
+/// Number of steps of handshakes that one poll makes. One may take as long as a signature, a
+/// quarter of a millisecond, for which all others wait.
 const STEPS: u32 = 2;
 /// Number of polls between two calls to epoll while hot sockets are read unasked.
 const EPOLL_EVERY: u32 = 32;

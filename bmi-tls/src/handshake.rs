@@ -83,8 +83,8 @@ impl Handshake {
                 }
                 Ok(Step::Wait) => return Ok(false),
                 Err(error) => {
-                    // Takes the words to the peer that the failure has left. Another step would go on
-                    // with what has arrived, which a failed handshake must not.
+                    // Takes the words to the peer that the failure has left. Another step would go
+                    // on with what has arrived, which a failed handshake must not.
                     let _ = self.step();
                     return Err(error.into());
                 }

@@ -3,9 +3,9 @@
 //! **Why a crate of its own.** TCP seals all of its bytes, verbs those of the side channel. The
 //! simulator and shared memory need none of it, and are built without it.
 //!
-//! **Why our own record layer.** `rustls` makes handshakes and keys. Its connections would seal each
-//! record into a vector of its own, copy it to a queue, and from there to the socket. Here a record
-//! is sealed where it was put together, and opened where it was received, in a buffer of the
+//! **Why our own record layer.** `rustls` makes handshakes and keys. Its connections would seal
+//! each record into a vector of its own, copy it to a queue, and from there to the socket. Here a
+//! record is sealed where it was put together, and opened where it was received, in a buffer of the
 //! connection: one copy on each side, of bytes that are in the processor's cache when they are
 //! sealed. Without that copy, payload would be sealed and opened in the user's memory. That cannot
 //! be: the bytes that are sent are not ours to change, others may write to them meanwhile, and the

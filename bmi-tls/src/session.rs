@@ -1,4 +1,5 @@
-//! The channel once there are keys: sealing and opening, changes of keys, tickets for the next time.
+//! The channel once there are keys: sealing and opening, changes of keys, tickets for the next
+//! time.
 
 use bmi_core::PeerIdentity;
 use rustls::client::ClientConnectionData;
@@ -41,8 +42,8 @@ impl Keys {
     }
 }
 
-/// A channel with keys. Payload goes in by [`Session::seal`] and leaves as [`Session::unsent`]; what
-/// the socket brings goes to [`Session::space`] and comes out as [`Session::payload`].
+/// A channel with keys. Payload goes in by [`Session::seal`] and leaves as [`Session::unsent`];
+/// what the socket brings goes to [`Session::space`] and comes out as [`Session::payload`].
 pub struct Session {
     identity: PeerIdentity,
     sealer: Sealer,
@@ -104,8 +105,8 @@ impl Session {
 
     // ---- sending --------------------------------------------------------------------------------
 
-    /// Returns how many bytes of payload can be sealed now: at most a record. 0 until the socket has
-    /// taken what is sealed.
+    /// Returns how many bytes of payload can be sealed now: at most a record. 0 until the socket
+    /// has taken what is sealed.
     #[inline]
     pub fn room(&self) -> usize {
         self.sealer.room(KEPT)
@@ -175,7 +176,8 @@ impl Session {
 
     // ---- receiving ------------------------------------------------------------------------------
 
-    /// Returns where the next bytes of the socket go. [`Session::payload`] has returned none before.
+    /// Returns where the next bytes of the socket go. [`Session::payload`] has returned none
+    /// before.
     #[inline]
     pub fn space(&mut self) -> &mut [u8] {
         self.opener.space()

@@ -67,9 +67,9 @@ impl OpenOptions {
         self
     }
 
-    /// Proves who this side is, and asks who the peer is, on all networks: TLS for `tcp://`, and for
-    /// the side channel of `ib://`, whose data stays in the clear. Shared memory has the kernel's
-    /// word and needs nothing.
+    /// Proves who this side is, and asks who the peer is, on all networks: TLS for `tcp://`, and
+    /// for the side channel of `ib://`, whose data stays in the clear. Shared memory has the
+    /// kernel's word and needs nothing.
     ///
     /// ```no_run
     /// use bmi::OpenOptions;

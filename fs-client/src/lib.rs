@@ -102,6 +102,8 @@ pub use error::{Error, Failure, ServerName};
 pub use file::{Cached, Extended, ExtendedRaw, File, ServerCache, ServerCoverage, SharedFile, TypedMemory};
 #[cfg(feature = "ndarray")]
 pub use file::{Number, array_type, slice_type};
+/// The settings of transports that prove who the user is.
+pub use fs_proto::user_transports;
 pub use fs_proto::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };

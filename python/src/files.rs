@@ -93,7 +93,7 @@ impl Cluster {
             host: bmi::backend::host_id(),
             ..ClientOptions::new(id)
         };
-        let transports = fs_proto::user_transports().map_err(failed)?.at(&manager);
+        let transports = fs_client::user_transports().map_err(failed)?.at(&manager);
         let config = Config::named("python");
         let handle = bmi::handle(manager.scheme(), &transports, config, 1, HandleConfig::default()).map_err(failed)?;
         Ok(Cluster(Home::new(Arc::new(Inner { handle, manager, options, client: OnceCell::new() }))))

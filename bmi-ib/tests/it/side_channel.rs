@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use crate::support::{self, Pair, Side};
 use bmi_conformance::Rng;
+use bmi_conformance::certificates::{Authority, Says};
 use bmi_conformance::log::capture;
 use bmi_core::driver::MonotonicClock;
 use bmi_core::transport::{ConnId, Event, Payload, WorkId, WorkOptions, WorkStatus};
 use bmi_core::{Addr, ErrorKind, Memory, Transport};
-use bmi_ib::IbConfig;
+use bmi_ib::{IbConfig, Security};
 use socket2::{Domain, Socket, Type};
 use tracing::Level;
 
@@ -109,6 +110,32 @@ fn silent_side_channels_are_bounded_and_dropped_in_time() {
     let mut a = Side::new(clock, IbConfig::default());
     let (near, far) = support::link(&mut a, &mut b, &addr);
     works(&mut a, near, &mut b, far, "after them");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: cargo xtask rxe"]
+fn a_side_channel_in_the_clear_and_one_behind_tls_tell_both_sides() {
+    let authority = Authority::new("friends");
+    let issued = authority.issue("own", &Says::names(&[]));
+    let mut secure = IbConfig::default();
+    secure.security = Some(Security::mutual(&issued.certificate, &issued.key, authority.certificate()).unwrap());
+    let clear = IbConfig::default();
+    for (near, far, words) in [
+        (&clear, &secure, ["it requires TLS, and this side has no certificate", "it speaks without TLS"]),
+        (&secure, &clear, ["it speaks without TLS, and this side requires it", "it speaks TLS, and this side"]),
+    ] {
+        let clock = MonotonicClock::new();
+        let (mut a, mut b) = (Side::new(clock, near.clone()), Side::new(clock, far.clone()));
+        let (reason, log) = capture(|| {
+            let addr = b.listen();
+            let conn = a.dial(&addr);
+            a.end_of(conn, &mut [&mut b], "the refusal").1
+        });
+        assert_eq!(reason.kind(), ErrorKind::Denied, "{reason}");
+        assert!(reason.to_string().contains(words[0]), "{reason}");
+        assert!(log.iter().any(|line| line.text.contains(words[1])), "{log:?}");
+        assert!(b.events.is_empty());
+    }
 }
 
 /// Returns a raw socket to the listener, from an address of this machine.

@@ -22,7 +22,8 @@
 //! 3. The deadline of a half-open socket counts from its arrival, at whatever member of the group
 //!    ([`bmi_backend::Shard`]). Bytes do not move it.
 //! 4. With a certificate ([`crate::line`]), a handshake comes before the preamble, in the phases
-//!    HalfOpen and Greeting. A poll makes a bounded number of its steps, whose price is a signature.
+//!    HalfOpen and Greeting. A poll makes a bounded number of its steps, whose price is a
+//!    signature.
 //! 5. Queues exist from `connect` on, or from the moment when a complete valid preamble has
 //!    arrived.
 //!

@@ -155,7 +155,7 @@ fn a_change_on_the_way_ends_the_connection_and_brings_nothing() {
             _ => [world.a.memory(5000).1, world.b.pattern(5000).1],
         };
         let (near, far) = if from == 0 { (&mut world.a, &mut world.b) } else { (&mut world.b, &mut world.a) };
-        far.transport.post_recv(receiver, WorkId(1), &[target.clone()]).unwrap();
+        far.transport.post_recv(receiver, WorkId(1), std::slice::from_ref(&target)).unwrap();
         near.transport.post_send(sender, WorkId(1), &[], Payload::Gather(&[source]), SIGNALLED).unwrap();
         proxy.spy = Some(Box::new(move |end, bytes| {
             let at = bytes.len() / 2;

@@ -9,7 +9,7 @@ use crate::attr::{Extent, SetAttr};
 use crate::cache::CacheHints;
 use crate::datatype::ViewPart;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
-use crate::identity::{Hello, Start, StoreId};
+use crate::identity::{Duty, Hello, Start, StoreId};
 use crate::joined::Joined;
 use crate::limits::{self, MAX_CLOSED, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR};
 use crate::message::check::Repair;
@@ -50,6 +50,18 @@ pub enum RequestBody {
     Iod(IodRequest),
     /// The first request on a connection, to either kind of server.
     Hello(Hello),
+}
+
+impl RequestBody {
+    /// Returns the duty that the request takes, if it takes one.
+    pub fn duty(&self) -> Option<Duty> {
+        match self {
+            RequestBody::Manager(ManagerRequest::Backup { .. }) => Some(Duty::Backup),
+            RequestBody::Manager(ManagerRequest::Check { .. } | ManagerRequest::Repair(_)) => Some(Duty::Admin),
+            RequestBody::Iod(IodRequest::List { .. } | IodRequest::Scrub { .. }) => Some(Duty::Admin),
+            _ => None,
+        }
+    }
 }
 
 impl From<ManagerRequest> for RequestBody {

@@ -150,8 +150,9 @@ pub(super) fn begin_log(usual: &str, shared: bool) {
     let _ = log.with_ansi(io::stderr().is_terminal()).with_thread_names(shared).try_init();
 }
 
-/// Waits for SIGTERM or SIGINT. Reads the certificates `own` again at each SIGHUP. Catches the signal of the limit on file sizes (`ulimit -f`), which
-/// would end the server: what exceeds the limit is an error of the request.
+/// Waits for SIGTERM or SIGINT. Reads the certificates `own` again at each SIGHUP. Catches the
+/// signal of the limit on file sizes (`ulimit -f`), which would end the server: what exceeds the
+/// limit is an error of the request.
 pub(super) async fn stop_signal(own: Vec<Security>) {
     // Once caught, it remains so.
     let _ = signal(SignalKind::from_raw(libc::SIGXFSZ));

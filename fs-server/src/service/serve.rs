@@ -14,7 +14,7 @@ use bmi::polled::Unexpected;
 use bmi::{Endpoint, ErrorKind, Incoming, Message, Peer, PeerEvent, PeerId, Time};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
-use fs_proto::{Claims, Duty, ErrorCode, FsError, Hello, RequestBody, Sender};
+use fs_proto::{Claims, ErrorCode, FsError, Hello, RequestBody, Sender};
 use futures_util::FutureExt;
 use futures_util::future::{Fuse, FusedFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -465,9 +465,9 @@ fn greet(peer: &Peer, handler: &dyn Handler, standing: &Standing, context: &Cont
 /// Returns whether the peer may make the request at all. The log has each refusal and each use of a
 /// duty.
 fn allowed(peer: &Peer, request: &RequestBody) -> Result<(), FsError> {
-    let Some(duty) = Duty::of(request) else { return Ok(()) };
+    let Some(duty) = request.duty() else { return Ok(()) };
     let identity = peer.identity();
-    let allowed = Claims::check_duty(&identity, request);
+    let allowed = Claims::check_duty(&identity, duty);
     if peer.endpoint().with(|engine| engine.admits_log_line("a duty", peer.id())) {
         match &allowed {
             Ok(()) => tracing::info!(%identity, from = ?peer.addr(), %duty, "a duty was used"),

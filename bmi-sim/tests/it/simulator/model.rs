@@ -120,7 +120,7 @@ fn time_is_counted_where_it_was_spent() {
     assert_eq!(woken.interrupts.as_nanos() as u64, profile.interrupt_ns + profile.context_switch_ns);
     assert_eq!(woken.system_calls.as_nanos() as u64, profile.system_call_ns);
     let all = node.usage();
-    assert_eq!(all.busy(), all.parts()[..7].iter().map(|(_, time)| *time).sum());
+    assert_eq!(all.busy(), all.parts()[..7].iter().map(|(_, time)| *time).sum::<Duration>());
     assert_eq!(all.busy(), node.cpu_busy());
     assert!((all.utilisation(all.busy(), 4) - 0.25).abs() < 1e-9);
     assert_eq!((all - all, before + woken), (Usage::default(), all));

@@ -26,8 +26,8 @@ impl Machine {
         Machine::with(iods, &[])
     }
 
-    /// Writes the configuration with `pvfsd init`, and gives each server a free port. The machine is
-    /// the home of its user, too.
+    /// Writes the configuration with `pvfsd init`, and gives each server a free port. The machine
+    /// is the home of its user, too.
     pub(crate) fn with(iods: usize, options: &[&str]) -> Machine {
         let machine = Machine { dir: tempfile::tempdir().unwrap() };
         let data = machine.path("data").display().to_string();
