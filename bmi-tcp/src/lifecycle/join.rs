@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use bmi_backend::{Fault, net};
 use bmi_core::transport::ConnId;
-use bmi_core::{PeerIdentity, Time};
+use bmi_core::{PeerIdentity, Time, mutated};
 use bmi_tls::{Channel, Security};
 use mio::{Interest, Token};
 
@@ -252,7 +252,7 @@ impl Connection {
     /// Returns true if the peer of this connection is at the other end of the line too.
     fn is_of(&mut self, line: &mut Line) -> bool {
         let own = self.line.as_mut().map_or(PeerIdentity::Nobody, Line::identity);
-        own == line.identity()
+        own == line.identity() || mutated("tcp/a-stream-of-another-peer-joins")
     }
 }
 
