@@ -6,7 +6,7 @@
 //! | [`manager`] | the namespace, with changes executed once; removal of orphaned datafiles |
 //! | [`iod`] | reads and writes of datafiles, staged and pipelined |
 //! | [`store`] | storage of metadata and data, in files or in memory |
-//! | [`authority`] | certificates for servers and users: what they say, and who issues them |
+//! | `authority` | certificates for servers and users: what they say, and who issues them |
 //! | [`config`], [`cli`] | configuration and command line of `pvfsd` |
 //! | `descriptors` | the file descriptors of a server, and how they are divided |
 //! | [`scratch`] | a cluster that lasts as long as a command |
