@@ -122,8 +122,10 @@ impl SideChannel {
 
     /// Reads into the buffer, through the channel if there is one.
     fn read(&mut self) -> Result<usize, Trouble> {
-        let room = &mut self.buffer[self.filled..];
-        let Some(channel) = &mut self.channel else { return Ok(again(|| self.stream.read(room))?) };
+        let Some(channel) = &mut self.channel else {
+            return Ok(again(|| self.stream.read(&mut self.buffer[self.filled..]))?);
+        };
+        let shook = channel.is_shaking_hands();
         while channel.is_shaking_hands() {
             let advanced = match again(|| self.stream.read(channel.space()))? {
                 0 => return Ok(0),
@@ -139,6 +141,11 @@ impl SideChannel {
             }
             advanced?;
         }
+        if shook {
+            self.push(); // what waited for the handshake
+        }
+        let room = &mut self.buffer[self.filled..];
+        let Some(channel) = &mut self.channel else { return Ok(0) };
         let Some(session) = channel.session() else { return Ok(0) };
         loop {
             let payload = session.payload()?;
