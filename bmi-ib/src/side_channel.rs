@@ -63,6 +63,15 @@ impl SideChannel {
         Ok(())
     }
 
+    /// Tells a peer in the clear that it is not served. A channel has its own words.
+    pub(crate) fn refuse(&mut self) {
+        if self.channel.is_none() {
+            // Bytes that are left unread would have the system drop the answer.
+            let _ = self.stream.read(&mut [0; 4096]);
+            let _ = self.send(Message::Reject, &[]);
+        }
+    }
+
     /// Writes the bytes that wait.
     pub(crate) fn push(&mut self) {
         if let Err(error) = self.try_push()
@@ -135,8 +144,9 @@ impl SideChannel {
                 // In the clear, as the peer. If it fails, the peer sees the end.
                 let _ = self.stream.write(&Message::Bye(Bye::Secure, false).encode(0));
             }
+            // What does not fit now leaves with the next push. A failure shows when reading.
             while !channel.unsent().is_empty() {
-                let n = again(|| self.stream.write(channel.unsent()))?;
+                let Ok(n) = again(|| self.stream.write(channel.unsent())) else { break };
                 channel.sent(n)?;
             }
             advanced?;

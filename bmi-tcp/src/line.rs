@@ -238,8 +238,12 @@ unsafe fn seal(socket: &TcpStream, channel: &mut Channel, pieces: &[Piece], aske
     let mut bytes = 0;
     let mut batch = FIRST_BATCH;
     loop {
-        if !push(socket, channel, bytes < asked && batch > 2 * FIRST_BATCH)? {
-            return Ok(Taken { bytes, full: true });
+        match push(socket, channel, bytes < asked && batch > 2 * FIRST_BATCH) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Taken { bytes, full: true }),
+            // What was sealed is not to be sealed again. The error comes again.
+            Err(_) if bytes > 0 => return Ok(Taken { bytes, full: false }),
+            Err(error) => return Err(error),
         }
         if bytes == asked {
             return Ok(Taken { bytes, full: false });

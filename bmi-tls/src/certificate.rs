@@ -38,16 +38,20 @@ impl Certificate {
             let common = parsed.subject().iter_common_name().filter_map(|name| name.as_str().ok());
             names.extend(common.map(|name| format!("CN={name}")));
         }
+        if names.is_empty() {
+            return Err(Breach::Untrusted("its certificate has no name".into()));
+        }
         let until = parsed.validity().not_after.timestamp();
         let until = SystemTime::UNIX_EPOCH + Duration::from_secs(until.try_into().unwrap_or(0));
         Ok(Certificate { identity: PeerIdentity::named(names), until })
     }
 }
 
-/// Returns true unless a name of a host or of a mailbox looks like a URI. An authority may check
-/// less what it writes there, and must not thereby give away what a URI stands for.
+/// Returns true unless a name of a host or of a mailbox looks like a URI, an address or a common
+/// name. An authority may check less what it writes there, and must not thereby give away what
+/// those stand for.
 fn is_plain(name: &str) -> bool {
-    !name.contains([':', '/'])
+    !name.contains([':', '/', '=']) && name.parse::<IpAddr>().is_err()
 }
 
 fn address(bytes: &[u8]) -> Option<String> {

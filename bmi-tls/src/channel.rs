@@ -89,7 +89,9 @@ impl Channel {
         };
         match done {
             Ok(_) => {
-                self.0 = State::Session(handshake.into_session()?);
+                let unsent = handshake.unsent().to_vec();
+                let session = handshake.into_session().inspect_err(|_| self.0 = State::Over(unsent))?;
+                self.0 = State::Session(session);
                 Ok(true)
             }
             Err(breach) => {

@@ -54,6 +54,8 @@ struct Files {
     key: PathBuf,
     authorities: PathBuf,
     revoked: Option<PathBuf>,
+    /// The file of revoked ones may be missing.
+    revoked_if_any: bool,
 }
 
 /// What is made of the files.
@@ -78,7 +80,7 @@ impl Security {
     ) -> Result<Security, Error> {
         let [certificate, key, authorities] =
             [certificate.as_ref(), key.as_ref(), authorities.as_ref()].map(Path::to_path_buf);
-        Security::of(Files { certificate, key, authorities, revoked: None }, RECORDS_OF_KEY)
+        Security::of(Files { certificate, key, authorities, revoked: None, revoked_if_any: false }, RECORDS_OF_KEY)
     }
 
     /// Refuses the certificates that a file lists: lists of authorities (CRL) in PEM.
@@ -86,8 +88,17 @@ impl Security {
     /// # Errors
     /// As [`Security::mutual`].
     pub fn without_revoked(self, lists: impl AsRef<Path>) -> Result<Security, Error> {
-        let files = Files { revoked: Some(lists.as_ref().to_path_buf()), ..self.0.files.clone() };
-        Security::of(files, self.0.records_of_key)
+        let revoked = Some(lists.as_ref().to_path_buf());
+        Security::of(Files { revoked, revoked_if_any: false, ..self.0.files.clone() }, self.0.records_of_key)
+    }
+
+    /// Does the same, but the file may be missing, now or whenever it is read again.
+    ///
+    /// # Errors
+    /// As [`Security::mutual`].
+    pub fn without_revoked_if_any(self, lists: impl AsRef<Path>) -> Result<Security, Error> {
+        let revoked = Some(lists.as_ref().to_path_buf());
+        Security::of(Files { revoked, revoked_if_any: true, ..self.0.files.clone() }, self.0.records_of_key)
     }
 
     /// Changes keys after so many records.
@@ -109,7 +120,9 @@ impl Security {
         let found = NAMES.map(|name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from));
         let [certificate, key, authorities, revoked] = found;
         let files = match (certificate, key, authorities) {
-            (Some(certificate), Some(key), Some(authorities)) => Files { certificate, key, authorities, revoked },
+            (Some(certificate), Some(key), Some(authorities)) => {
+                Files { certificate, key, authorities, revoked, revoked_if_any: false }
+            }
             (None, None, None) => return Ok(None),
             _ => {
                 let text = format!("the environment names some of {} only", NAMES[..3].join(", "));
@@ -200,8 +213,7 @@ impl Files {
     fn read(&self) -> Result<Material, Error> {
         let provider = provider();
         let chain: Vec<CertificateDer<'static>> = items(&self.certificate, "certificate")?;
-        let own =
-            Certificate::parse(&chain[0]).map_err(|_| wrong(&self.certificate, "the certificate is malformed"))?;
+        let own = Certificate::parse(&chain[0]).map_err(|why| wrong(&self.certificate, why))?;
         warn_of_end(&self.certificate, own.until)?;
         let mut roots = RootCertStore::empty();
         for root in items(&self.authorities, "certificate of an authority")? {
@@ -209,6 +221,9 @@ impl Files {
         }
         let roots = Arc::new(roots);
         let lists: Vec<CertificateRevocationListDer<'static>> = match &self.revoked {
+            Some(path) if self.revoked_if_any && !path.try_exists().map_err(|error| unreadable(path, error))? => {
+                Vec::new()
+            }
             Some(path) => items(path, "list of revoked certificates")?,
             None => Vec::new(),
         };

@@ -7,7 +7,6 @@ use super::connection::{Connection, Phase};
 use crate::IbTransport;
 use crate::config::DRAIN;
 use crate::error::{Fault, Violation, adapter_failed};
-use crate::greeting::Message;
 
 impl IbTransport {
     /// Ends a connection. It ends at once if only receives can be outstanding, otherwise by
@@ -20,9 +19,12 @@ impl IbTransport {
             // A thread is at work on the queue pair, and reports when it is done.
             Phase::Routing { .. } => self.end_routing(slot, fault),
             Phase::HalfOpen { .. } => {
-                // No upper layer knows of it. A peer of another version learns this side's version.
-                if let Fault::Violation(Violation::Version { .. }) = fault {
-                    let _ = connection.say(Message::Reject, &[]);
+                // No upper layer knows of it. A peer of another version learns this side's version,
+                // and one that does TLS that this side does not.
+                if let Fault::Violation(Violation::Version { .. }) | Fault::Denied(_) = fault
+                    && let Some(side) = &mut connection.side
+                {
+                    side.refuse();
                 }
                 let Some(Connection { peer, .. }) = self.discard(slot) else { return };
                 if fault.warns(true) {

@@ -113,6 +113,11 @@ impl TcpTransport {
         let mut bytes = [0; PREAMBLE];
         let seen = line.peek(&mut bytes);
         match seen.map(|n| (n, Preamble::decode(&bytes[..n]))) {
+            // A record that ends within the preamble is of nobody who would join.
+            Ok((1.., Ok(None))) if line.has_channel() => {
+                *unsorted = None;
+                return true;
+            }
             Ok((1.., Ok(None))) => return false,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Ok((1.., Ok(Some(preamble)))) if preamble.greeting != Greeting::Join => {}

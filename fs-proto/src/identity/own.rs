@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 
 use bmi::config::Security;
-use bmi::{Error, OpenOptions};
+use bmi::{Error, ErrorKind, OpenOptions};
 
 /// The files of a user, in the folder `pvfs` of his configuration: `~/.config/pvfs`.
 const FILES: [&str; 3] = ["user.pem", "user.key", "authority.pem"];
@@ -32,11 +32,19 @@ pub fn user_transports() -> Result<OpenOptions, Error> {
 
 fn in_folder() -> Result<Option<Security>, Error> {
     let Some(folder) = user_folder() else { return Ok(None) };
-    let [certificate, key, authorities] = FILES.map(|file| folder.join(file));
-    if !certificate.exists() {
+    let files = FILES.map(|file| folder.join(file));
+    // One that is there and cannot be used, or lacks another, is an error and never the clear.
+    let mut any = false;
+    for file in &files {
+        let looked = |error| Error::new(ErrorKind::Io, format!("{} cannot be read", file.display())).caused_by(error);
+        any |= file.try_exists().map_err(looked)?;
+    }
+    if !any {
         return Ok(None);
     }
-    Security::mutual(certificate, key, authorities).map(Some)
+    let [certificate, key, authorities] = files;
+    let security = Security::mutual(certificate, key, authorities)?;
+    security.without_revoked_if_any(folder.join("revoked.pem")).map(Some)
 }
 
 /// Returns the folder of this user's certificate, if there is a home.

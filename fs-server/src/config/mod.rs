@@ -67,8 +67,7 @@ impl SecuritySection {
         let Some(dir) = &self.dir else { return Ok(None) };
         let [certificate, key] = ["pem", "key"].map(|end| dir.join(format!("{name}.{end}")));
         let security = Security::mutual(certificate, key, dir.join("authority.pem"))?;
-        let revoked = dir.join("revoked.pem");
-        Ok(Some(if revoked.exists() { security.without_revoked(revoked)? } else { security }))
+        security.without_revoked_if_any(dir.join("revoked.pem")).map(Some)
     }
 }
 
