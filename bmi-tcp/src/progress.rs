@@ -412,6 +412,8 @@ impl TcpTransport {
             Ok(sent) => {
                 let reported = connection.queues.as_mut().is_none_or(|queues| queues.complete_sent(events, limit));
                 let blocked = connection.blocked;
+                // After a passing error, the channel has bytes that the socket has room for.
+                let left = !blocked && connection.line.as_ref().is_some_and(Line::has_unsent);
                 if blocked && !was_blocked {
                     self.blocked += 1;
                 }
@@ -419,7 +421,7 @@ impl TcpTransport {
                     connection.unsettled = true;
                     self.watch();
                 }
-                if sent.more || !reported {
+                if sent.more || !reported || left {
                     self.dirty.add(slot);
                 } else {
                     self.finish_ending(slot, id);

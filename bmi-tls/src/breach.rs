@@ -58,7 +58,6 @@ impl From<Error> for Breach {
                 tracing::debug!(?how, "a peer misbehaves in the handshake");
                 Breach::Violation("it breaks the rules of TLS")
             }
-            Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic) => Breach::old(),
             Error::PeerIncompatible(why) => match why {
                 PeerIncompatible::SupportedVersionsExtensionRequired
                 | PeerIncompatible::ServerDoesNotSupportTls12Or13
