@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use bmi::config::HandleConfig;
 use bmi::{Addr, Config, Handle};
-use fs_client::{ClientOptions, SharedClient};
+use fs_client::{Caller, ClientOptions, SharedClient};
 use fs_proto::FsError;
-use rustix::process::{getgid, getuid};
 
 use crate::boundary::{Failure, Out, call, call_int, invalid, text};
 
@@ -33,7 +32,7 @@ pub unsafe extern "C" fn pvfs_connect(manager: *const c_char, timeout_ms: u32, c
         let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut id));
         read.map_err(|error| Failure::new(error.raw_os_error().unwrap_or(5), format!("/dev/urandom: {error}")))?;
         let mut options = ClientOptions::new(u128::from_ne_bytes(id));
-        (options.uid, options.gid) = (getuid().as_raw(), getgid().as_raw());
+        options.caller = Caller::of_process();
         if timeout_ms > 0 {
             options.timeout = Duration::from_millis(timeout_ms.into());
             options.retry_for = options.retry_for.min(options.timeout);

@@ -105,11 +105,11 @@ pub use file::{Number, array_type, slice_type};
 /// The settings of transports that prove who the user is.
 pub use fs_proto::user_transports;
 pub use fs_proto::{
-    AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
+    Access, Allocation, Attr, BString, Caller, DefaultLayout, DirEntry, DirHandle, Distribution, Entry, ErrorCode,
+    FileHandle, Handle, Kind, Layout, Region, RemoveKind, Replace, SetAttr, Sought, XattrName,
 };
 pub use fs_proto::{
-    Allocation, Attr, BString, DefaultLayout, DirEntry, DirHandle, Distribution, Entry, ErrorCode, FileHandle, Handle,
-    Kind, Layout, Region, RemoveKind, Replace, SetAttr, Sought, XattrName,
+    AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
 };
 pub use fs_proto::{Datatype, Distribute, FileView, GridDimension, Order};
 pub use fsck::{Finding, LOST_FOUND, Report, ScrubOptions, ScrubReport};

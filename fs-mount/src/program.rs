@@ -17,7 +17,7 @@ use bmi::config::TcpConfig;
 use bmi::threading::AnyThread;
 use bmi::{Config, Scheme, driver};
 use clap::{CommandFactory, Parser};
-use fs_client::{Client, ClientOptions, Endpoints, ServerName, SharedClient, TransportChoice};
+use fs_client::{Caller, Client, ClientOptions, Endpoints, ServerName, SharedClient, TransportChoice};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 use tokio::signal::unix::{SignalKind, signal};
@@ -178,14 +178,14 @@ fn run(mount: &Mount, is_daemon: bool) -> io::Result<()> {
             }
         };
         let mut ended = std::pin::pin!(ended);
-        let client = tokio::select! {
+        let (client, is_secure) = tokio::select! {
             client = connect(mount) => client?,
             () = &mut ended => return Ok(()),
         };
         let fd = Device::open().map_err(|error| io::Error::other(format!("/dev/fuse: {error}")))?;
         let source = mount.manager.to_string();
         let mounted = fuse::mount(&fd, &source, &mount.dir, mount.flags, &mount.kernel)?;
-        let settings = Settings { is_hard: mount.is_hard, coherence: mount.coherence };
+        let settings = Settings { is_hard: mount.is_hard, coherence: mount.coherence, is_secure };
         let (holding, keeping) = (client.clone(), client.clone());
         let served = Arc::new(Served::new(client, settings));
         tokio::spawn(async move { keeping.keep_held().await });
@@ -278,28 +278,27 @@ async fn write_back(at: &Path, limit: impl Future<Output = ()>) {
 }
 
 /// Connects to the servers. If the mount is hard, waits until the manager is up.
-async fn connect(mount: &Mount) -> io::Result<SharedClient> {
+async fn connect(mount: &Mount) -> io::Result<(SharedClient, bool)> {
     let mut id = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut id)?;
     let options = ClientOptions {
         timeout: mount.timeout,
         retry_for: mount.timeout,
         hard: mount.is_hard,
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
+        caller: Caller::of_process(),
         over: mount.over,
         host: bmi::backend::host_id(),
         ..ClientOptions::new(u128::from_le_bytes(id))
     };
     loop {
         let waiting = |server: &ServerName, _, why: &str| complain(format!("waiting for {server}: {why}"));
-        let (endpoints, mut drivers) = open(mount)?;
+        let (endpoints, mut drivers, is_secure) = open(mount)?;
         let connected = Client::connect_waiting(endpoints, mount.manager.clone(), options.clone(), waiting).await;
         match connected {
             Err(error) if mount.is_hard && error.is_retryable() => complain(format!("{error}; waiting on")),
             other => {
                 drivers.detach_all();
-                return other.map_err(io::Error::other);
+                return other.map(|client| (client, is_secure)).map_err(io::Error::other);
             }
         }
     }
@@ -309,10 +308,11 @@ async fn connect(mount: &Mount) -> io::Result<SharedClient> {
 type Drivers = tokio::task::JoinSet<Result<std::convert::Infallible, bmi::Error>>;
 
 /// Opens an endpoint for each transport that may be used, and drives them.
-fn open(mount: &Mount) -> io::Result<(Endpoints<AnyThread>, Drivers)> {
+fn open(mount: &Mount) -> io::Result<(Endpoints<AnyThread>, Drivers, bool)> {
     let mut drivers = Drivers::new();
     let clock = driver::MonotonicClock::new();
     let mut options = fs_proto::user_transports().map_err(io::Error::other)?.at(&mount.manager);
+    let is_secure = options.tcp.security.is_some();
     // The server's setting decides.
     options.tcp.streams = TcpConfig::MAX_STREAMS;
     let mut endpoint = |scheme| -> Result<bmi::SharedEndpoint, bmi::Error> {
@@ -332,5 +332,5 @@ fn open(mount: &Mount) -> io::Result<(Endpoints<AnyThread>, Drivers)> {
             };
         }
     }
-    Ok((endpoints, drivers))
+    Ok((endpoints, drivers, is_secure))
 }

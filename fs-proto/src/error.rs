@@ -61,6 +61,8 @@ pub enum ErrorCode {
     TooManyLinks,
     /// The server's file system cannot do it.
     Unsupported,
+    /// The request shows no ticket for its datafile that is still good. Nothing was done.
+    NoTicket,
 }
 
 impl ErrorCode {
@@ -89,6 +91,7 @@ impl ErrorCode {
             ErrorCode::Unfinished => ("not carried out yet", 115),
             ErrorCode::TooManyLinks => ("too many links", 31),
             ErrorCode::Unsupported => ("operation not supported", 95),
+            ErrorCode::NoTicket => ("no valid ticket", 13),
         }
     }
 

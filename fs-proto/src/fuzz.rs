@@ -74,7 +74,7 @@ pub fn request(bytes: &[u8]) {
             check_place(to);
         }
         RequestBody::Manager(
-            ManagerRequest::Lookup { place }
+            ManagerRequest::Lookup { place, .. }
             | ManagerRequest::Remove { place, .. }
             | ManagerRequest::Publish { place, .. },
         ) => check_place(place),

@@ -29,6 +29,9 @@ pub const MAX_SERVERS: usize = 256;
 /// Longest address as text, in bytes: an address of verbs with the longest names of adapter and
 /// host.
 pub const MAX_ADDR: usize = 400;
+/// Most further groups of a user for whom a request is made. As many as fit beside the longest path
+/// into a request; Linux allows more, of which the first ones count.
+pub const MAX_GROUPS: usize = 128;
 /// Most addresses of one server.
 pub const MAX_ADDRS: usize = 8;
 /// Longest name of a machine, in bytes.

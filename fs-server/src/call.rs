@@ -15,10 +15,25 @@ pub(crate) async fn ask(
     body: impl Into<RequestBody>,
     limit: Duration,
 ) -> Result<ReplyBody, FsError> {
+    // None of these requests is one that must be executed once.
+    ask_as(peer, RequestId { client: 0, seq }, body, limit).await
+}
+
+/// Sends a request under this number, and returns the answer.
+///
+/// # Errors
+/// As [`ask`].
+pub(crate) async fn ask_as(
+    peer: &Peer,
+    id: RequestId,
+    body: impl Into<RequestBody>,
+    limit: Duration,
+) -> Result<ReplyBody, FsError> {
     let request = Request {
-        // None of these requests is one that must be executed once.
-        id: RequestId { client: 0, seq },
-        unanswered: seq,
+        id,
+        unanswered: id.seq,
+        caller: None,
+        ticket: None,
         timeout_ms: u32::try_from(limit.as_millis()).unwrap_or(u32::MAX),
         body: body.into(),
     };

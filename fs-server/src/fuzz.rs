@@ -62,7 +62,8 @@ impl Client {
     async fn ask(&mut self, peer: &Peer, body: impl Into<RequestBody>) -> bool {
         self.seq += 1;
         let id = RequestId { client: 77, seq: self.seq };
-        let request = Request { id, unanswered: self.seq, timeout_ms: 10_000, body: body.into() };
+        let request =
+            Request { id, unanswered: self.seq, timeout_ms: 10_000, caller: None, ticket: None, body: body.into() };
         let reply = self.send(peer, &codec::encode_request(&request), Body::None).await;
         reply.is_some_and(|reply| reply.result.is_ok())
     }

@@ -17,9 +17,14 @@ pub(crate) fn wall_clock() -> u64 {
 
 /// Returns a random number that no other start of a server has.
 pub(crate) fn random_number() -> Result<u128, FsError> {
-    let mut bytes = [0; 16];
+    random_bytes().map(u128::from_le_bytes)
+}
+
+/// Returns random bytes.
+pub(crate) fn random_bytes<const N: usize>() -> Result<[u8; N], FsError> {
+    let mut bytes = [0; N];
     File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(&mut bytes))
         .map_err(|error| FsError::new(ErrorCode::Io, format!("/dev/urandom: {error}")))?;
-    Ok(u128::from_le_bytes(bytes))
+    Ok(bytes)
 }

@@ -10,8 +10,8 @@ use bmi::threading::AnyThread;
 use bmi::{Addr, Config, Handle};
 use bstr::BStr;
 use fs_client::{
-    ClientOptions, CreateOptions, Draft, Error, ErrorCode, FsPath, Kind, Publish, RemoveKind, SharedClient, SharedFile,
-    Stat,
+    Caller, ClientOptions, CreateOptions, Draft, Error, ErrorCode, FsPath, Kind, Publish, RemoveKind, SharedClient,
+    SharedFile, Stat,
 };
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use pyo3::exceptions::PyRuntimeError;
@@ -88,8 +88,7 @@ impl Cluster {
         let options = ClientOptions {
             timeout: seconds(timeout)?,
             retry_for: seconds(retry_for)?,
-            uid: rustix::process::getuid().as_raw(),
-            gid: rustix::process::getgid().as_raw(),
+            caller: Caller::of_process(),
             host: bmi::backend::host_id(),
             ..ClientOptions::new(id)
         };

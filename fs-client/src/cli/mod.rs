@@ -31,7 +31,7 @@ use std::process::{self, ExitCode};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Client, ClientOptions, Endpoints, ScrubOptions, ServerName, TransportChoice};
+use crate::{Caller, Client, ClientOptions, Endpoints, ScrubOptions, ServerName, TransportChoice};
 use bmi::{Addr, driver};
 use clap::{CommandFactory, Parser};
 
@@ -135,8 +135,7 @@ fn execute(cli: Cli, output: &mut Output) -> Result<(), Stop> {
     let options = ClientOptions {
         timeout: cli.global.timeout,
         retry_for: if asks { Duration::ZERO } else { cli.global.retry_for },
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
+        caller: Caller::of_process(),
         over,
         host: bmi::backend::host_id(),
         ..ClientOptions::new(random_id()?)

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use bmi::hooks::mutated;
 use fs_proto::limits::{MAX_CLOSED, MAX_RELEASED};
-use fs_proto::{Content, FileHandle, Layout};
+use fs_proto::{Access, Content, FileHandle, Layout};
 use tokio::sync::Notify;
 
 use crate::locked::Locked;
@@ -75,6 +75,8 @@ struct FileState {
     /// answer.
     noted: u64,
     layout: Option<Layout>,
+    /// What this client may do with it, since it has opened it.
+    access: Access,
     /// What has ended is being said.
     is_ending: bool,
     /// The manager counts this client as the writer, perhaps because of a create that is not
@@ -121,6 +123,8 @@ pub(crate) enum Beginning {
     Unsaid,
     /// First something else is said about the file.
     Ending,
+    /// This client may not write to it.
+    Denied,
 }
 
 /// A file that is being created. If this is dropped before the answer, the file may be there all
@@ -220,10 +224,12 @@ impl Files {
     }
 
     /// A file was opened, of which this is known.
-    pub(crate) fn opened(&self, file: FileHandle, content: Content, layout: &Layout, this_client: u128) {
+    pub(crate) fn opened(&self, file: FileHandle, told: (Content, Access), layout: &Layout, this_client: u128) {
+        let (content, access) = told;
         self.table.with(|table| {
             let state = table.files.entry(file).or_default();
             state.open += 1;
+            state.access = state.access.and(access);
             match content {
                 Content::Recorded(size) => state.note(size),
                 Content::Shared if !state.is_ending => state.right = Right::Shared,
@@ -237,6 +243,18 @@ impl Files {
                 state.layout = Some(layout.clone());
             }
         });
+    }
+
+    /// The manager has told what this client may do with a file that it uses.
+    pub(crate) fn granted(&self, file: FileHandle, access: Access) {
+        self.table.with(|table| {
+            table.files.get_mut(&file).into_iter().for_each(|state| state.access = state.access.and(access));
+        });
+    }
+
+    /// Returns what this client may do with a file that it has open.
+    pub(crate) fn access(&self, file: FileHandle) -> Access {
+        self.table.with(|table| table.files.get(&file).map_or(Access::NONE, |state| state.access))
     }
 
     /// A small file has grown.
@@ -255,9 +273,14 @@ impl Files {
         Creating(self)
     }
 
-    /// A file that was opened is no longer used.
-    pub(crate) fn closed(&self, file: FileHandle) {
-        self.end(file, |state| state.open -= 1);
+    /// A file that was opened is no longer used. Returns true if it is open still.
+    pub(crate) fn closed(&self, file: FileHandle) -> bool {
+        let mut is_open = false;
+        self.end(file, |state| {
+            state.open -= 1;
+            is_open = state.is_used();
+        });
+        is_open
     }
 
     /// Counts a hold. Returns false if the end of another one is being said.
@@ -280,6 +303,7 @@ impl Files {
     /// itself.
     pub(crate) fn begin_write(&self, file: FileHandle, says_it: bool) -> Beginning {
         self.with(file, |state| match state.right {
+            _ if !state.access.has(Access::WRITE) => Beginning::Denied,
             _ if state.is_ending => Beginning::Ending,
             Right::Unsaid if !says_it => Beginning::Unsaid,
             _ => {
@@ -370,7 +394,7 @@ mod tests {
         let files = Files::default();
         files.keep();
         let layout = Layout::new(Distribution::simple_stripe(4096, 1).unwrap(), vec![(0, DatafileHandle(7))]).unwrap();
-        let written = Content::Written { client: 1, starts: 0 };
+        let written = (Content::Written { client: 1, starts: 0 }, Access::BOTH);
         let write = || {
             files.opened(FILE, written, &layout, 1);
             if matches!(files.begin_write(FILE, false), Beginning::Unsaid) {

@@ -7,7 +7,7 @@ use bmi::memory::Foreign;
 use bmi::stats::PathCounters;
 use bmi::threading::{AnyThread, OneThread, Threading};
 use bmi::{Addr, Endpoint, Memory, Time};
-use fs_proto::{ClusterId, Entry, ManagerReply, ManagerRequest, ReplyBody, RequestBody};
+use fs_proto::{Access, Caller, ClusterId, Entry, ManagerReply, ManagerRequest, ReplyBody, RequestBody};
 
 use super::answers::ClientStats;
 use super::files::Files;
@@ -20,7 +20,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// A client of one file system. A clone is another handle to the same client. It belongs to the
 /// tasks of one thread. A [`SharedClient`] is the same for any thread.
-pub struct Client<S: Threading = OneThread>(Arc<Inner<S>>);
+pub struct Client<S: Threading = OneThread> {
+    inner: Arc<Inner<S>>,
+    /// For whom this handle asks, if not for the client's own caller.
+    caller: Option<Arc<Caller>>,
+}
 
 /// A client that any thread can use, if the transport is `Send`. Its files, and the futures of
 /// both, are `Send` too.
@@ -37,7 +41,7 @@ pub(crate) struct Inner<S: Threading> {
 
 impl<S: Threading> Clone for Client<S> {
     fn clone(&self) -> Client<S> {
-        Client(self.0.clone())
+        Client { inner: self.inner.clone(), caller: self.caller.clone() }
     }
 }
 
@@ -111,15 +115,16 @@ impl<S: Threading> Client<S> {
         waiting: impl Fn(&ServerName, Duration, &str) + Send + Sync + 'static,
     ) -> Result<Client<S>, Error> {
         let ClientOptions { id, timeout, retry_for, over, ref host, cluster, .. } = options;
-        let preference = Preference { client: id, timeout, over, host: host.clone() };
+        let preference = Preference { client: id, timeout, over, host: host.clone(), caller: options.caller.clone() };
         let manager = ServerName { addr: manager, iod: None };
-        let client = Client(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             connections: Connections::new(endpoints, preference, manager, cluster, retry_for, Box::new(waiting)),
             options,
             foreign: Foreign::new(),
             files: Files::default(),
             _handle: handle,
-        }));
+        });
+        let client = Client { inner, caller: None };
         client.refresh().await?;
         Ok(client)
     }
@@ -129,18 +134,37 @@ impl<S: Threading> Client<S> {
     /// # Errors
     /// If the manager cannot be reached.
     pub async fn refresh(&self) -> Result<(), Error> {
-        let learned = self.0.connections.learn_cluster(self.0.deadline()).await;
+        let learned = self.inner.connections.learn_cluster(self.inner.deadline()).await;
         learned.map(drop).map_err(|failure| Error::from(failure).during("connect"))
+    }
+
+    /// Returns another handle to the same client, which asks for somebody else: for the user of a
+    /// mount who makes a call. The manager decides whether this client may ask for him. Data is
+    /// read and written by the client's own right to the file, whoever has opened it.
+    #[must_use]
+    pub fn for_caller(&self, caller: Caller) -> Client<S> {
+        let other = (caller != self.inner.options.caller).then(|| Arc::new(caller));
+        Client { inner: self.inner.clone(), caller: other }
+    }
+
+    /// Returns for whom this handle asks.
+    pub fn caller(&self) -> &Caller {
+        self.caller.as_deref().unwrap_or(&self.inner.options.caller)
+    }
+
+    /// Returns for whom this handle asks, if not for the client's own caller.
+    pub(crate) fn named_caller(&self) -> Option<&Caller> {
+        self.caller.as_deref()
     }
 
     /// Returns the endpoint that the client uses. If there are several, returns the first.
     pub fn endpoint(&self) -> &Endpoint<S> {
-        self.0.connections.endpoint()
+        self.inner.connections.endpoint()
     }
 
     /// Returns all endpoints that the client uses.
     pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint<S>> {
-        self.0.connections.endpoints()
+        self.inner.connections.endpoints()
     }
 
     /// Allocates `len` zero bytes of the kind of memory that the client's transports move best. Use
@@ -150,27 +174,27 @@ impl<S: Threading> Client<S> {
     /// # Errors
     /// `Exhausted` if there is not enough memory.
     pub fn memory(&self, len: usize) -> Result<Memory, bmi::Error> {
-        if self.0.connections.shares_memory() { Memory::shareable(len) } else { Memory::zeroed(len) }
+        if self.inner.connections.shares_memory() { Memory::shareable(len) } else { Memory::zeroed(len) }
     }
 
     /// Returns the client's settings.
     pub fn options(&self) -> &ClientOptions {
-        &self.0.options
+        &self.inner.options
     }
 
     /// Returns the manager.
     pub fn manager(&self) -> &ServerName {
-        self.0.connections.manager()
+        self.inner.connections.manager()
     }
 
     /// Returns the cluster that the client is connected to.
     pub fn cluster(&self) -> Option<ClusterId> {
-        self.0.connections.cluster()
+        self.inner.connections.cluster()
     }
 
     /// Returns the I/O servers, in the order in which layouts number them.
     pub fn iods(&self) -> Vec<ServerName> {
-        self.0.connections.iods().to_vec()
+        self.inner.connections.iods().to_vec()
     }
 
     /// Returns the record of the program's own memory that was used in
@@ -178,26 +202,26 @@ impl<S: Threading> Client<S> {
     /// [`File::write_extended_raw`](crate::File::write_extended_raw). Memory must be forgotten
     /// there before it is freed or unmapped.
     pub fn foreign(&self) -> &Foreign {
-        &self.0.foreign
+        &self.inner.foreign
     }
 
     /// Returns the counters of the client's activity.
     pub fn stats(&self) -> ClientStats {
         let each = self.endpoints().map(|endpoint| endpoint.with(|engine| engine.path_counters()));
         let paths = each.fold(PathCounters::default(), |sum, paths| sum.plus(&paths));
-        ClientStats { paths, resent: self.0.connections.resent() }
+        ClientStats { paths, resent: self.inner.connections.resent() }
     }
 
     pub(crate) fn inner(&self) -> &Inner<S> {
-        &self.0
+        &self.inner
     }
 
     pub(crate) async fn ask_manager(&self, request: ManagerRequest) -> Result<ManagerReply, Error> {
         let resend = if request.changes() { Resend::UntilDeadline } else { Resend::Repeat };
-        let (connections, outgoing) = (&self.0.connections, Outgoing::plain(request));
+        let (connections, outgoing) = (&self.inner.connections, Outgoing::plain(request).by(self.caller.as_deref()));
         let ticket = connections.ticket(resend);
         loop {
-            let answer = connections.call_as(&ticket, self.manager(), self.0.deadline(), resend, &outgoing).await;
+            let answer = connections.call_as(&ticket, self.manager(), self.inner.deadline(), resend, &outgoing).await;
             match answer.map(|answer| answer.body).map_err(Error::from) {
                 Ok(ReplyBody::Manager(reply)) => return Ok(reply),
                 Ok(other) => return Err(self.odd(other)),
@@ -209,7 +233,7 @@ impl<S: Threading> Client<S> {
 
     /// Returns true, after a pause, if the manager has not answered and is to be asked again.
     pub(super) async fn insists(&self, error: &Error) -> bool {
-        let insists = self.0.options.hard && error.is_retryable();
+        let insists = self.inner.options.hard && error.is_retryable();
         if insists {
             tracing::info!(%error, "asking again");
             self.endpoint().sleep(PAUSE).await;
@@ -219,7 +243,22 @@ impl<S: Threading> Client<S> {
 
     pub(crate) async fn ask_entry(&self, request: ManagerRequest) -> Result<Entry, Error> {
         match self.ask_manager(request).await? {
-            ManagerReply::Entry(entry) => Ok(entry),
+            ManagerReply::Entry(entry) | ManagerReply::Opened { entry, .. } => Ok(entry),
+            other => Err(self.odd(other.into())),
+        }
+    }
+
+    /// Asks the manager to open something.
+    pub(crate) async fn ask_opened(&self, request: ManagerRequest) -> Result<(Entry, Access), Error> {
+        match self.ask_manager(request).await? {
+            ManagerReply::Opened { entry, access, grant } => {
+                if let Some(file) = entry.handle.file() {
+                    self.inner.files.granted(file, access);
+                    let both = grant.as_ref().zip(entry.layout.as_ref());
+                    both.inspect(|(grant, layout)| self.inner.connections.tickets.learn(file, layout, grant));
+                }
+                Ok((entry, access))
+            }
             other => Err(self.odd(other.into())),
         }
     }

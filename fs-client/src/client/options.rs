@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bmi::config::Lists;
 use bmi::paths::Path;
-use fs_proto::{CacheHints, ClusterId};
+use fs_proto::{CacheHints, Caller, ClusterId};
 
 use crate::net::TransportChoice;
 
@@ -28,10 +28,9 @@ pub struct ClientOptions {
     pub lists: Lists,
     /// Most bytes in one request to one server.
     pub largest_transfer: u64,
-    /// Owner of files and directories that the client creates.
-    pub uid: u32,
-    /// Group of files and directories that the client creates.
-    pub gid: u32,
+    /// For whom the client asks, if nobody else is [named](crate::Client::for_caller). New files
+    /// belong to this user and group. A program passes [`Caller::of_process`].
+    pub caller: Caller,
     /// The cluster. If `None`, it is the one of the first manager that answers.
     pub cluster: Option<ClusterId>,
     /// Which transport the client uses to reach a server.
@@ -43,7 +42,7 @@ pub struct ClientOptions {
 
 impl ClientOptions {
     /// Returns the defaults: 30 s and 16 MiB for each request, 5 s for a server to come back, paths
-    /// chosen by policy, and the best transport for each server.
+    /// chosen by policy, the best transport for each server, and root as the caller.
     pub fn new(id: u128) -> ClientOptions {
         ClientOptions {
             id,
@@ -53,8 +52,7 @@ impl ClientOptions {
             path: None,
             lists: Lists::Auto,
             largest_transfer: 16 << 20,
-            uid: 0,
-            gid: 0,
+            caller: Caller::ROOT,
             cluster: None,
             over: TransportChoice::Auto,
             host: None,

@@ -46,7 +46,7 @@ impl<S: Threading> Writing<'_, S> {
 impl<S: Threading> Client<S> {
     /// Asks the manager for a file. What it knows about the content is then right at this moment.
     pub(crate) async fn look_again(&self, file: FileHandle) -> Result<Entry, Error> {
-        self.ask_entry(ManagerRequest::Getattr { handle: Handle::File(file) }).await
+        self.ask_entry(ManagerRequest::Getattr { handle: Handle::File(file), open: false }).await
     }
 
     /// Returns the size of an open file that was recorded, as far as this client knows. The size
@@ -91,6 +91,10 @@ impl<S: Threading> Client<S> {
             match files.begin_write(file, says_it) {
                 Beginning::Begun => return Ok(Writing { client: self, file }),
                 Beginning::Ending => said.await,
+                Beginning::Denied => {
+                    let text = format!("{} may not write to {file}", self.caller());
+                    return Err(Error::new(ErrorCode::Permission, text));
+                }
                 Beginning::Unsaid => {
                     let (_, noted) = files.recorded_size(file);
                     if !mutated("client/recorded-size-not-withdrawn") {

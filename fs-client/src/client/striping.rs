@@ -44,7 +44,7 @@ impl<S: Threading> Client<S> {
     /// Has the manager give a small file all its datafiles. Returns its layout.
     pub(crate) async fn grow(&self, file: FileHandle) -> Result<Layout, Error> {
         let avoid = self.inner().connections.avoided();
-        let entry = self.ask_entry(ManagerRequest::Grow { file, avoid }).await?;
+        let (entry, _) = self.ask_opened(ManagerRequest::Grow { file, avoid }).await?;
         entry.layout.ok_or_else(|| Error::new(ErrorCode::Protocol, "the manager let a file grow that has no layout"))
     }
 }

@@ -93,7 +93,7 @@ impl<S: Threading> File<S> {
         let Some(telling) = self.advice().take(datafile) else { return Ok(()) };
         let (inner, server) = (self.client().inner(), &self.striping.servers[datafile]);
         let request = IodRequest::Advise { datafile: self.datafile_handle(datafile), hints: telling.hints };
-        let result = inner.ask(server, inner.deadline(), resend, request).await;
+        let result = self.ask(server, inner.deadline(), resend, request).await;
         telling.ended(&result);
         result.map(drop)
     }
@@ -145,7 +145,7 @@ impl<S: Threading> File<S> {
         loop {
             let (datafile, len) = (self.datafile_handle(datafile), end - at);
             let request = IodRequest::CacheCoverage { datafile, offset: at, len };
-            match inner.ask(server, inner.deadline(), Resend::Repeat, request).await? {
+            match self.ask(server, inner.deadline(), Resend::Repeat, request).await? {
                 ReplyBody::Iod(IodReply::CacheCoverage { coverage: None, .. }) => return Ok(None),
                 ReplyBody::Iod(IodReply::CacheCoverage { coverage: Some(part), next }) => {
                     sum += part;

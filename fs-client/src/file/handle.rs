@@ -5,12 +5,13 @@ use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bmi::Time;
 use bmi::hooks::mutated;
 use bmi::paths::Direction;
 use bmi::threading::{AnyThread, OneThread, Threading};
 use fs_proto::{
-    CacheHints, Content, DatafileHandle, Distribution, Entry, ErrorCode, FileHandle, IodReply, IodRequest, Layout,
-    Region, ReplyBody,
+    Access, CacheHints, Content, DatafileHandle, Distribution, Entry, ErrorCode, FileHandle, IodReply, IodRequest,
+    Layout, Region, ReplyBody,
 };
 use futures_util::future::{Either, select};
 
@@ -19,7 +20,7 @@ use super::unsynced::Unsynced;
 use crate::client::{Client, Striping, Writing};
 use crate::error::{Error, Failure, ServerName};
 use crate::locked::Locked;
-use crate::net::{Resend, unexpected};
+use crate::net::{Outgoing, Resend, unexpected};
 use crate::path::FsPath;
 use crate::shared::ViewCache;
 
@@ -57,8 +58,8 @@ impl<S: Threading> RangeLock<'_, S> {
     }
 
     async fn send(&self, request: IodRequest) -> Result<ReplyBody, Failure> {
-        let inner = self.file.client.inner();
-        inner.ask(&self.file.striping.servers[0], inner.deadline(), Resend::Repeat, request).await
+        let deadline = self.file.client.inner().deadline();
+        self.file.ask(&self.file.striping.servers[0], deadline, Resend::Repeat, request).await
     }
 }
 
@@ -91,7 +92,10 @@ pub(super) struct OpenFile<S: Threading> {
 
 impl<S: Threading> Drop for OpenFile<S> {
     fn drop(&mut self) {
-        self.client.inner().files.closed(self.handle);
+        let inner = self.client.inner();
+        if !inner.files.closed(self.handle) {
+            inner.connections.tickets.forget(self.handle);
+        }
     }
 }
 
@@ -108,19 +112,45 @@ impl<S: Threading> File<S> {
         path: FsPath,
         handle: FileHandle,
         striping: Striping,
-        content: Content,
+        told: (Content, Access),
     ) -> File<S> {
         let striping = Arc::new(striping);
         // Also those that it gets when it grows.
         let datafiles = striping.layout.most_servers() as usize;
         let unsynced = Unsynced::new(datafiles);
         let written_sizes = Locked::new(vec![0; datafiles]);
-        client.inner().files.opened(handle, content, &striping.layout, client.inner().options.id);
+        client.inner().files.opened(handle, told, &striping.layout, client.inner().options.id);
         let advice = Advice::new(datafiles);
         let views = ViewCache::default();
         let (own, grown) = (client.clone(), OnceLock::new());
         let inner = OpenFile { client: own, path, handle, grown, unsynced, written_sizes, advice, views };
         File { client, inner: Arc::new(inner), striping, is_atomic: false, is_close_to_open: false }
+    }
+
+    /// Sends a request about a datafile, without data.
+    pub(super) async fn ask(
+        &self,
+        server: &ServerName,
+        deadline: Time,
+        resend: Resend,
+        request: IodRequest,
+    ) -> Result<ReplyBody, Failure> {
+        let outgoing = self.outgoing(request);
+        Ok(self.client.inner().connections.call(server, deadline, resend, &outgoing).await?.body)
+    }
+
+    /// Returns a request about a datafile, without data.
+    pub(super) fn outgoing(&self, request: IodRequest) -> Outgoing {
+        Outgoing::plain(request).about(self.handle()).by(self.client.named_caller())
+    }
+
+    /// Checks that this client may read the file: servers in the clear do not.
+    pub(super) fn check_readable(&self) -> Result<(), Error> {
+        if self.client.inner().files.access(self.handle()).has(Access::READ) {
+            return Ok(());
+        }
+        let text = format!("{} may not read {}", self.client.caller(), self.inner.path);
+        Err(Error::new(ErrorCode::Permission, text))
     }
 
     /// Gives hints, which the servers are told with the first access to each.

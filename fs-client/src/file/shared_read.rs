@@ -103,6 +103,7 @@ impl<S: Threading> File<S> {
             let text = format!("bytes {region} reach beyond the largest offset, {MAX_OFFSET}");
             return Err(during(Error::new(ErrorCode::TooLarge, text)));
         }
+        self.check_readable().map_err(during)?;
         let file = &self.latest();
         let wanted = file.wanted(region);
         let why = match file.reason_against(len, &wanted) {
@@ -265,7 +266,7 @@ impl<S: Threading> File<S> {
             // A key is one of the connection over which it came.
             let before = inner.connections.peer(server, inner.deadline()).await?;
             let asked = now();
-            let grant = match inner.ask(server, inner.deadline(), Resend::Repeat, request()).await? {
+            let grant = match self.ask(server, inner.deadline(), Resend::Repeat, request()).await? {
                 ReplyBody::Iod(IodReply::Shared(Ok(grant))) => grant,
                 ReplyBody::Iod(IodReply::Shared(Err(why))) => {
                     return Ok(Err(self.refused(wanted, why)));

@@ -276,7 +276,7 @@ impl<S: Threading> File<S> {
             let (request, server) = (request(index, *datafile), &self.striping.servers[index]);
             async move {
                 let Some(request) = request else { return Ok(None) };
-                let reply = inner.ask(server, deadline, resend, request).await?;
+                let reply = self.ask(server, deadline, resend, request).await?;
                 let found = if let ReplyBody::Iod(reply) = &reply { take(reply) } else { None };
                 found.map(Some).ok_or_else(|| unexpected(server, &reply))
             }

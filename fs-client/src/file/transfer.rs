@@ -175,6 +175,7 @@ impl<S: Threading> File<S> {
     /// Reads from the datafiles that the file has. Also returns the sizes of those that were
     /// accessed.
     async fn read_striped(&self, regions: &[Region], memory: MemList) -> Result<(u64, Vec<Option<u64>>), Error> {
+        self.check_readable()?;
         let plan = self.ready(Direction::Read, regions, memory).await?;
         let sizes = match self.run(&plan).await {
             Ok(sizes) => sizes,
@@ -385,7 +386,7 @@ impl<S: Threading> File<S> {
             _ => 0,
         };
         let resend = if direction == Direction::Read { Resend::Repeat } else { Resend::Never };
-        let outgoing = Outgoing { body: body.into(), data, path: inner.options.path, lists };
+        let outgoing = Outgoing { data, path: inner.options.path, lists, ..self.outgoing(body) };
         let answer = if self.inner.advice.is_untold(index) {
             // In a box of its own, so that other requests have a small future.
             Box::pin(self.tell_and_call(index, resend, &outgoing)).await

@@ -238,6 +238,7 @@ impl<S: Threading> File<S> {
         memory: &TypedMemory,
         joining: Option<&dyn Joining>,
     ) -> Result<u64, Error> {
+        self.check_readable()?;
         let mut file = self.latest();
         let (range, sizes) = loop {
             if file.limit().is_some() {

@@ -51,8 +51,8 @@ impl<S: Threading> Client<S> {
     /// Without it, a file that somebody removes is gone: accesses fail with `Lost` or `Stale`.
     ///
     /// # Errors
-    /// `Stale` or `NotFound`; `IsDirectory` or `Invalid` for what is no file; `Busy` for more than
-    /// 65,536 files; those of every request.
+    /// `Stale` or `NotFound`; `IsDirectory` or `Invalid` for what is no file; `Permission` if the
+    /// caller may do nothing with it; `Busy` for more than 65,536 files; those of every request.
     pub async fn hold(&self, path: &FsPath) -> Result<(Held<S>, Entry), Error> {
         let during = |error: Error| error.during(format!("open {path}"));
         let handle = self.handle_of(path).await.map_err(during)?;
@@ -67,7 +67,7 @@ impl<S: Threading> Client<S> {
             }
             said.await;
         };
-        let entry = self.ask_entry(ManagerRequest::Hold { file }).await.map_err(during)?;
+        let (entry, _) = self.ask_opened(ManagerRequest::Hold { file }).await.map_err(during)?;
         Ok((held, entry))
     }
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 use bmi::threading::{OneThread, Threading};
 use fs_proto::limits::{MAX_ENTRIES, MAX_LISTED};
 use fs_proto::{
-    Attr, BString, DirEntry, DirHandle, Entry, ErrorCode, Existing, Extent, Handle, Kind, Layout, ListEntry,
-    ManagerReply, ManagerRequest, PendingTruncate, RemoveKind, Replace, SetAttr,
+    Access, Attr, BString, Caller, DirEntry, DirHandle, Entry, ErrorCode, Existing, Extent, Handle, Kind, Layout,
+    ListEntry, ManagerReply, ManagerRequest, PendingTruncate, RemoveKind, Replace, SetAttr,
 };
 use futures_util::future::join_all;
 
@@ -51,7 +51,8 @@ impl<S: Threading> Client<S> {
 
     /// Returns user and group of what this client creates.
     pub(crate) fn owner(&self) -> (u32, u32) {
-        (self.inner().options.uid, self.inner().options.gid)
+        let Caller { uid, gid, .. } = *self.caller();
+        (uid, gid)
     }
 
     /// Creates a directory and all its missing parents.
@@ -143,8 +144,8 @@ impl<S: Threading> Client<S> {
         let during = |error: Error| error.during(format!("create {path}"));
         let start = self.inner().connections.start_of(self.manager());
         let creating = (existing != Existing::Open).then(|| self.inner().files.creating());
-        let entry = self.ask_entry(request).await.map_err(during)?;
-        let file = self.file(path, entry.clone()).await.map_err(during)?.hinting(hints);
+        let (entry, access) = self.ask_opened(request).await.map_err(during)?;
+        let file = self.file_with(path, entry.clone(), access).await.map_err(during)?.hinting(hints);
         // A manager that was started meanwhile remembers the answer, and no hold.
         let is_same = self.inner().connections.start_of(self.manager()) == start;
         let is_counted = creating.is_none_or(|creating| creating.created(file.handle(), hold)) && is_same;
@@ -161,10 +162,10 @@ impl<S: Threading> Client<S> {
         }
     }
 
-    /// Opens a file.
+    /// Opens a file, for whatever the caller may do with it.
     ///
     /// # Errors
-    /// `NotFound`, `IsDirectory`, and those of every request.
+    /// `NotFound`, `IsDirectory`, `Permission` if that is nothing, and those of every request.
     pub async fn open(&self, path: &FsPath) -> Result<File<S>, Error> {
         self.open_with(path, OpenFileOptions::default()).await
     }
@@ -175,8 +176,12 @@ impl<S: Threading> Client<S> {
     /// As [`Client::open`].
     pub async fn open_with(&self, path: &FsPath, options: OpenFileOptions) -> Result<File<S>, Error> {
         let during = |error: Error| error.during(format!("open {path}"));
-        let entry = self.lookup(path).await.map_err(during)?;
-        Ok(self.file(path, entry).await.map_err(during)?.hinting(options.hints))
+        let request = match path.handle() {
+            Some(handle) => ManagerRequest::Getattr { handle, open: true },
+            None => ManagerRequest::Lookup { place: path.place(), open: true },
+        };
+        let (entry, access) = self.ask_opened(request).await.map_err(during)?;
+        Ok(self.file_with(path, entry, access).await.map_err(during)?.hinting(options.hints))
     }
 
     /// Returns the manager's information about a path. The size of a file is not filled in; see
@@ -186,8 +191,8 @@ impl<S: Threading> Client<S> {
     /// `NotFound`, and those of every request.
     pub async fn lookup(&self, path: &FsPath) -> Result<Entry, Error> {
         let request = match path.handle() {
-            Some(handle) => ManagerRequest::Getattr { handle },
-            None => ManagerRequest::Lookup { place: path.place() },
+            Some(handle) => ManagerRequest::Getattr { handle, open: false },
+            None => ManagerRequest::Lookup { place: path.place(), open: false },
         };
         self.ask_entry(request).await.map_err(|error| error.during(format!("lookup {path}")))
     }
@@ -209,7 +214,7 @@ impl<S: Threading> Client<S> {
     /// `Stale` or `NotFound` if the object was removed, and those of every request.
     pub async fn getattr(&self, name: &FsPath, handle: Handle) -> Result<Stat, Error> {
         let during = |error: Error| error.during(format!("stat {name}"));
-        let entry = self.ask_entry(ManagerRequest::Getattr { handle }).await.map_err(during)?;
+        let entry = self.ask_entry(ManagerRequest::Getattr { handle, open: false }).await.map_err(during)?;
         self.stat_of(name, entry).await.map_err(during)
     }
 
@@ -368,17 +373,25 @@ impl<S: Threading> Client<S> {
         ReadDir { client: self.clone(), path: path.clone(), dir, after: Some(BString::default()) }
     }
 
-    /// Opens the file that the manager's `entry` describes. `path` is used in messages.
+    /// Opens the file that the manager's `entry` describes, for what its mode allows. `path` is
+    /// used in messages.
     ///
     /// # Errors
     /// `IsDirectory`, `Invalid` for a symbolic link, and those of every request.
     pub async fn file(&self, path: &FsPath, entry: Entry) -> Result<File<S>, Error> {
+        let access = entry.attr.access(self.caller());
+        // Who may run a program may have it read.
+        let access = if access.has(Access::SEARCH) { access.and(Access::READ) } else { access };
+        self.file_with(path, entry, access).await
+    }
+
+    async fn file_with(&self, path: &FsPath, entry: Entry, access: Access) -> Result<File<S>, Error> {
         let (Handle::File(handle), Some(layout)) = (entry.handle, entry.layout) else {
             let code = if entry.attr.kind == Kind::Dir { ErrorCode::IsDirectory } else { ErrorCode::Invalid };
             return Err(Error::new(code, format!("{path} is {}", entry.handle)));
         };
         let striping = self.striping(layout).await?;
-        Ok(File::new(self.clone(), path.clone(), handle, striping, entry.content))
+        Ok(File::new(self.clone(), path.clone(), handle, striping, (entry.content, access)))
     }
 }
 

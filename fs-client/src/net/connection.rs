@@ -23,6 +23,7 @@ use futures_util::future::{Either, select};
 use super::numbers::Numbers;
 use super::route::{Endpoints, Preference, Route, leave, reach};
 use super::servers::{Attempt, Link, Servers};
+use super::tickets::Tickets;
 use crate::error::{Failure, ServerName};
 use crate::locked::Locked;
 
@@ -44,6 +45,7 @@ pub(crate) struct Connections<S: Threading> {
     pub(super) numbers: Locked<Numbers>,
     pub(super) servers: Locked<Servers<S>>,
     pub(super) resent: AtomicU64,
+    pub(crate) tickets: Tickets,
     pub(super) manager: ServerName,
     /// How long a server that cannot be reached is waited for.
     pub(super) retry_for: Duration,
@@ -65,6 +67,7 @@ impl<S: Threading> Connections<S> {
             numbers: Locked::default(),
             servers: Locked::new(Servers::of(cluster)),
             resent: AtomicU64::new(0),
+            tickets: Tickets::default(),
             manager,
             retry_for,
             waiting,
@@ -204,7 +207,7 @@ impl<S: Threading> Connections<S> {
 
     /// Carries out an attempt to connect a server, and records the result.
     async fn connect(&self, server: &ServerName, attempt: &Attempt<S>) -> Result<Peer<S>, Failure> {
-        let hello = self.servers.with(|servers| servers.hello(server));
+        let hello = self.servers.with(|servers| servers.hello(server, &self.preference.caller));
         let reached = reach(&self.endpoints, &self.preference, server, &hello).await;
         let now = self.endpoint().now();
         match reached {

@@ -6,6 +6,7 @@ mod numbers;
 mod request;
 mod route;
 mod servers;
+mod tickets;
 
 pub(crate) use connection::Connections;
 pub(crate) use request::{Answer, Outgoing, Resend, unexpected};

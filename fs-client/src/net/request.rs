@@ -22,7 +22,10 @@ use bmi::paths::Path;
 use bmi::threading::Threading;
 use bmi::{Body, ErrorKind, Options, Peer, Reply, Time};
 use fs_proto::limits::MAX_SERVERS;
-use fs_proto::{ErrorCode, FsError, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody, RequestId, codec};
+use fs_proto::{
+    Caller, ErrorCode, FileHandle, FsError, ManagerReply, ManagerRequest, ReplyBody, Request, RequestBody, RequestId,
+    codec,
+};
 
 use super::connection::Connections;
 use super::numbers::Ticket;
@@ -101,11 +104,25 @@ pub(crate) struct Outgoing {
     pub(crate) path: Option<Path>,
     /// How the request's list of memory is moved.
     pub(crate) lists: Lists,
+    /// For whom, if not for whom the connection was made.
+    pub(crate) caller: Option<Caller>,
+    /// The file whose datafile it is about, so that a ticket can be had for it.
+    pub(crate) file: Option<FileHandle>,
 }
 
 impl Outgoing {
     pub(crate) fn plain(body: impl Into<RequestBody>) -> Outgoing {
-        Outgoing { body: body.into(), data: Body::None, path: None, lists: Lists::Auto }
+        Outgoing { body: body.into(), data: Body::None, path: None, lists: Lists::Auto, caller: None, file: None }
+    }
+
+    /// About a datafile of this file.
+    pub(crate) fn about(self, file: FileHandle) -> Outgoing {
+        Outgoing { file: Some(file), ..self }
+    }
+
+    /// For this caller, if not for whom the connection was made.
+    pub(crate) fn by(self, caller: Option<&Caller>) -> Outgoing {
+        Outgoing { caller: caller.cloned(), ..self }
     }
 }
 
@@ -174,7 +191,7 @@ impl<S: Threading> Connections<S> {
         resend: Resend,
         outgoing: &Outgoing,
     ) -> Result<Answer, Failure> {
-        let (mut trouble, mut asked) = (None::<Trouble>, false);
+        let (mut trouble, mut asked, mut renewed) = (None::<Trouble>, false, false);
         loop {
             let again = trouble.is_some();
             let seq = if again && mutated("client/sent-again-under-a-new-number") {
@@ -193,11 +210,18 @@ impl<S: Threading> Connections<S> {
             if failure.code == ErrorCode::WrongServer && server.iod.is_some() && !asked && !sent {
                 // The store may have been replaced.
                 asked = true;
-                let before = self.servers.with(|servers| servers.hello(server).store);
+                let before = self.servers.with(|servers| servers.store_of(server));
                 Box::pin(self.learn_cluster(deadline)).await?;
-                if self.servers.with(|servers| servers.hello(server).store) != before {
+                if self.servers.with(|servers| servers.store_of(server)) != before {
                     continue;
                 }
+            }
+            if failure.code == ErrorCode::NoTicket {
+                // The server has done nothing.
+                if Box::pin(self.has_another_ticket(outgoing, &mut renewed, deadline)).await? {
+                    continue;
+                }
+                return Err(Failure { code: ErrorCode::Permission, ..failure });
             }
             let setback = Setback::of(&failure, sent).filter(|setback| setback.may_repeat(resend, &outgoing.data));
             let again = match setback {
@@ -210,6 +234,33 @@ impl<S: Threading> Connections<S> {
                 return Err(earlier.map_or(failure, |trouble| trouble.last));
             }
             self.resent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if a server that has asked for a ticket is to be sent the request again: with
+    /// one that was not shown, or with a new one of the manager.
+    async fn has_another_ticket(
+        &self,
+        outgoing: &Outgoing,
+        renewed: &mut bool,
+        deadline: Time,
+    ) -> Result<bool, Failure> {
+        let RequestBody::Iod(request) = &outgoing.body else { return Ok(false) };
+        let (Some((datafile, _)), Some(file)) = (request.needs(), outgoing.file) else { return Ok(false) };
+        if self.tickets.show_again(datafile) {
+            return Ok(true);
+        }
+        if std::mem::replace(renewed, true) {
+            return Ok(false);
+        }
+        let open = ManagerRequest::Getattr { handle: file.into(), open: true };
+        let asked = Outgoing::plain(open).by(outgoing.caller.as_ref());
+        match self.call(&self.manager, deadline, Resend::Repeat, &asked).await?.body {
+            ReplyBody::Manager(ManagerReply::Opened { entry, grant: Some(grant), .. }) => {
+                entry.layout.iter().for_each(|layout| self.tickets.learn(file, layout, &grant));
+                Ok(true)
+            }
+            _ => Ok(false),
         }
     }
 
@@ -284,10 +335,14 @@ impl<S: Threading> Connections<S> {
         sent: &mut bool,
     ) -> Result<Reply, bmi::Error> {
         let left = deadline.since(peer.endpoint().now()).as_millis().max(1);
+        let needed = if let RequestBody::Iod(request) = &outgoing.body { request.needs() } else { None };
+        let shown = needed.and_then(|(datafile, _)| self.tickets.to_show(datafile, peer.id()));
         let request = codec::encode_request(&Request {
             id: RequestId { client: self.preference.client, seq },
             unanswered: self.numbers.with(|numbers| numbers.unanswered.first().copied()).unwrap_or(seq),
             timeout_ms: u32::try_from(left).unwrap_or(u32::MAX),
+            caller: outgoing.caller.clone().filter(|_| matches!(outgoing.body, RequestBody::Manager(_))),
+            ticket: shown,
             body: outgoing.body.clone(),
         });
         let options = Options::by(deadline).lists(outgoing.lists).path(outgoing.path);
@@ -296,6 +351,11 @@ impl<S: Threading> Connections<S> {
         self.note_used(&server.addr, peer);
         let reply = call.reply().await?;
         self.note_used(&server.addr, peer);
+        if let (Some((datafile, _)), Some(ticket)) = (needed, shown)
+            && !codec::is_error(&reply.bytes)
+        {
+            self.tickets.accepted(datafile, &ticket, peer.id());
+        }
         Ok(reply)
     }
 }

@@ -34,8 +34,8 @@ use std::fmt;
 use std::time::Duration;
 
 use bmi::threading::{OneThread, Threading};
-use bmi::{Addr, Body, Endpoint, ErrorKind, Options, Peer, Scheme, Time};
-use fs_proto::{Claims, ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
+use bmi::{Addr, Body, Endpoint, ErrorKind, Options, Peer, PeerIdentity, Scheme, Time};
+use fs_proto::{Caller, Claims, ErrorCode, Hello, Identity, Reply, ReplyBody, Request, RequestBody, RequestId, codec};
 
 use crate::error::{Failure, ServerName};
 
@@ -144,6 +144,8 @@ pub(crate) struct Preference {
     pub(crate) over: TransportChoice,
     /// The client's name for the machine that it runs on.
     pub(crate) host: Option<String>,
+    /// For whom it asks.
+    pub(crate) caller: Caller,
 }
 
 /// Returns the rank of a transport; faster ones come first.
@@ -247,6 +249,12 @@ async fn choose<S: Threading>(
     let known = &server.addr;
     let mut route =
         Route { server: server.clone(), addr: known.clone(), reason: String::new(), passed_over: Vec::new() };
+    // It knows this client by its certificate, for which tickets are made.
+    let is_known = server.iod.is_none() && matches!(newcomer.peer().identity(), PeerIdentity::Names(_));
+    if is_known && preference.over == TransportChoice::Auto {
+        "its certificate counts here".clone_into(&mut route.reason);
+        return Ok((newcomer.take(), route, identity));
+    }
     if !preference.has_choice(endpoints, known.scheme()) {
         let asked = preference.over == TransportChoice::Only(known.scheme());
         route.reason = if asked { "as asked for".to_owned() } else { "nothing better here".to_owned() };
@@ -317,7 +325,7 @@ async fn greet<S: Threading>(
     let timeout_ms = u32::try_from(left).unwrap_or(u32::MAX);
     let id = RequestId { client, seq: 0 };
     let body = RequestBody::Hello(hello.clone());
-    let request = codec::encode_request(&Request { id, unanswered: 0, timeout_ms, body });
+    let request = codec::encode_request(&Request { id, unanswered: 0, timeout_ms, caller: None, ticket: None, body });
     let call = peer.call(&request, Body::None, Options::by(deadline)).map_err(failed)?;
     let reply = call.reply().await.map_err(failed)?;
     match codec::decode_reply(&reply.bytes) {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bmi::threading::Threading;
 use bmi::{Addr, Peer, Time};
-use fs_proto::{ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
+use fs_proto::{Caller, ClusterId, Hello, Identity, Role, Sender, Start, StoreId};
 use tokio::sync::OnceCell;
 
 use super::route::Route;
@@ -137,10 +137,15 @@ impl<S: Threading> Servers<S> {
     }
 
     /// Returns the Hello to a server.
-    pub(crate) fn hello(&self, server: &ServerName) -> Hello {
+    pub(crate) fn hello(&self, server: &ServerName, caller: &Caller) -> Hello {
         let Expected { store, seen } = self.expected.get(&server.addr).copied().unwrap_or_default();
         let role = server.iod.map_or(Role::Manager, Role::Iod);
-        Hello { cluster: self.cluster, role, store, seen, sender: Sender::Client }
+        Hello { cluster: self.cluster, role, store, seen, sender: Sender::Client, caller: caller.clone() }
+    }
+
+    /// Returns the store that a server is expected to have, if it is known.
+    pub(crate) fn store_of(&self, server: &ServerName) -> Option<StoreId> {
+        self.expected.get(&server.addr).and_then(|expected| expected.store)
     }
 
     // ---- connections ----------------------------------------------------------------------------

@@ -15,11 +15,12 @@ mod names;
 mod xattrs;
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fs_client::{Error, SharedClient};
+use fs_client::{Caller, Error, SharedClient};
 use fs_proto::Kind;
 use rustix::io::Errno;
 
@@ -45,11 +46,19 @@ pub(crate) struct Settings {
     /// Requests are sent again until a server answers.
     pub(crate) is_hard: bool,
     pub(crate) coherence: Coherence,
+    /// The servers know this machine by its certificate, and whom it may ask for.
+    pub(crate) is_secure: bool,
 }
 
-/// A file system that is mounted.
+/// A file system that is mounted, as the user of a request sees it. A clone has the same state.
+#[derive(Clone)]
 pub(crate) struct Served {
     pub(crate) client: SharedClient,
+    state: Arc<State>,
+}
+
+/// What all requests share.
+pub(crate) struct State {
     pub(crate) buffers: Buffers,
     pub(crate) settings: Settings,
     nodes: Nodes,
@@ -59,21 +68,39 @@ pub(crate) struct Served {
     space: Mutex<Space>,
 }
 
+impl Deref for Served {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
 impl Served {
     pub(crate) fn new(client: SharedClient, settings: Settings) -> Served {
-        Served {
+        let state = State {
             buffers: Buffers::new(Some(client.clone())),
-            client,
             settings,
             nodes: Nodes::new(),
             listings: Mutex::default(),
             next_listing: AtomicU64::new(1),
             space: Mutex::default(),
-        }
+        };
+        Served { client, state: Arc::new(state) }
     }
 
-    /// Carries a request out.
-    pub(crate) async fn serve(&self, mut request: Request) -> Result<Reply, Errno> {
+    /// Carries a request out, for the user who has made it. In the clear, the servers know nobody,
+    /// and the kernel alone checks what he may do.
+    pub(crate) async fn serve(&self, request: Request) -> Result<Reply, Errno> {
+        if !self.settings.is_secure || request.uid == self.client.caller().uid {
+            return self.carry_out(request).await;
+        }
+        let caller = Caller::new(request.uid, request.gid, groups_of(request.pid));
+        let own = Served { client: self.client.for_caller(caller), state: self.state.clone() };
+        own.carry_out(request).await
+    }
+
+    async fn carry_out(&self, mut request: Request) -> Result<Reply, Errno> {
         let data = request.data.take();
         let (node, mut args) = (request.node, request.args());
         match request.op {
@@ -185,6 +212,14 @@ impl Served {
     fn new_listing(&self) -> u64 {
         self.next_listing.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+/// Returns the further groups of a process. The kernel tells them nowhere else; of a process that
+/// has ended, or that is the kernel, there are none.
+fn groups_of(process: u32) -> Vec<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:"));
+    groups.unwrap_or_default().split_whitespace().filter_map(|group| group.parse().ok()).collect()
 }
 
 /// Returns how long the kernel may believe a name and the attributes of what it leads to, where it

@@ -26,7 +26,7 @@ use crate::message::{Reply, Request};
 /// Version of requests and replies. A message of another version is rejected. Version 7 has hints
 /// for caches, queries of them, and shared reads. Version 8 has views. Version 10 has conditions
 /// for what is replaced, and locks.
-pub const VERSION: u8 = 16;
+pub const VERSION: u8 = 17;
 
 /// Why bytes could not be decoded as a request or reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,13 +10,15 @@
 //! ```text
 //!   pvfs:manager   pvfs:iod/3   pvfs:host/NAME   pvfs:user/NAME           at most one: the role
 //!   pvfs:may/admin   pvfs:may/backup   pvfs:may/metrics   pvfs:may/bench  any number: duties
+//!   pvfs:uid/1000   pvfs:uid/1000-1999   pvfs:gid/100   pvfs:gid/1-4294967294     whom it may act for
 //! ```
 //!
 //! NAME has 1 to 64 characters of `A-Za-z0-9._-`.
 //!
 //! **Invariants**
 //! 1. A role has one spelling. Two certificates that differ in it are of two holders.
-//! 2. What begins with `pvfs:` and is none of these is an error, never nothing: a right that was
+//! 2. Nobody acts for whom his certificate does not list, root included ([`Claims::caller`]).
+//! 3. What begins with `pvfs:` and is none of these is an error, never nothing: a right that was
 //!    misspelt must not go unnoticed.
 //!
 //! **Tests.** Here: names that are refused, and names in any order (a property).
@@ -29,6 +31,7 @@ use bmi::PeerIdentity;
 use bmi::hooks::mutated;
 use serde::{Serialize, Serializer};
 
+use super::caller::{Caller, Ids, NOBODY};
 use super::{Role, Sender};
 use crate::error::{ErrorCode, FsError};
 
@@ -85,12 +88,22 @@ pub struct Claims {
     pub role: Option<Holder>,
     /// The duties, as they are listed: [`Claims::may`] knows what `admin` implies.
     pub duties: BTreeSet<Duty>,
+    /// The users that the holder may act for.
+    pub uids: Ids,
+    /// The groups that these may be in.
+    pub gids: Ids,
 }
 
 /// A name, or a list of names, that says nothing valid. The text says which and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadName(String);
+
+impl BadName {
+    pub(super) fn new(why: String) -> BadName {
+        BadName(why)
+    }
+}
 
 impl Claims {
     /// Reads the names of a certificate, in any order. Names that are not ours say nothing.
@@ -102,6 +115,10 @@ impl Claims {
         for name in names.iter().filter_map(|name| name.as_ref().strip_prefix(SCHEME)) {
             if let Some(duty) = name.strip_prefix("may/") {
                 claims.duties.insert(duty.parse()?);
+            } else if let Some(span) = name.strip_prefix("uid/") {
+                claims.uids.add(span.parse()?);
+            } else if let Some(span) = name.strip_prefix("gid/") {
+                claims.gids.add(span.parse()?);
             } else if let Some(one) = claims.role.replace(parse(name, '/')?) {
                 return Err(BadName(format!("the certificate has two roles, {one} and {SCHEME}{name}")));
             }
@@ -168,10 +185,33 @@ impl Claims {
         self.duties.contains(&duty) || self.duties.contains(&Duty::Admin)
     }
 
+    /// Returns for whom the holder acts who says that he acts for `asserted`. Servers, and who may
+    /// [administer](Duty::Admin), are believed. A host that may not act for somebody acts for
+    /// nobody, and a user for himself: the first one that is listed.
+    pub fn caller(&self, asserted: &Caller) -> Caller {
+        let is_user = match &self.role {
+            _ if self.duties.contains(&Duty::Admin) || mutated("fs/whoever-he-says-he-is") => return asserted.clone(),
+            Some(role) if role.is_server() => return asserted.clone(),
+            role => matches!(role, Some(Holder::User(_))),
+        };
+        let Caller { uid, gid, groups } = asserted;
+        if !is_user && !self.uids.contains(*uid) {
+            return Caller::NOBODY;
+        }
+        let mapped = |ids: &Ids, id: u32| {
+            let other = ids.first().filter(|_| is_user).unwrap_or(NOBODY);
+            if ids.contains(id) { id } else { other }
+        };
+        let groups = groups.iter().copied().filter(|group| self.gids.contains(*group));
+        Caller::new(mapped(&self.uids, *uid), mapped(&self.gids, *gid), groups)
+    }
+
     /// Returns the names that say this.
     pub fn names(&self) -> Vec<String> {
         let duties = self.duties.iter().map(|duty| format!("{SCHEME}may/{duty}"));
-        self.role.iter().map(Holder::to_string).chain(duties).collect()
+        let uids = self.uids.spans().map(|span| format!("{SCHEME}uid/{span}"));
+        let gids = self.gids.spans().map(|span| format!("{SCHEME}gid/{span}"));
+        self.role.iter().map(Holder::to_string).chain(duties).chain(uids).chain(gids).collect()
     }
 }
 
@@ -279,6 +319,7 @@ impl FromStr for Duty {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::caller::Span;
     use super::*;
 
     #[test]
@@ -303,6 +344,11 @@ mod tests {
             (&["pvfs:may/"], "no duty"),
             (&["pvfs:may/Admin"], "no duty"),
             (&["pvfs:may"], "no role"),
+            (&["pvfs:uid/"], "no user or group"),
+            (&["pvfs:uid/+1"], "no user or group"),
+            (&["pvfs:uid/2-1"], "no user or group"),
+            (&["pvfs:gid/1-2-3"], "no user or group"),
+            (&["pvfs:gid/4294967295"], "no user or group"),
         ] {
             let error = Claims::of(names).unwrap_err().to_string();
             assert!(error.contains(why), "{names:?}: {error}");
@@ -350,6 +396,35 @@ mod tests {
         assert_eq!(code(Claims::check_duty(&PeerIdentity::Nobody, Duty::Admin)), fine);
     }
 
+    #[test]
+    fn nobody_acts_for_whom_his_certificate_does_not_list() {
+        let acts = |names: &[&str], uid: u32, gid: u32, groups: &[u32]| {
+            let Caller { uid, gid, groups } =
+                Claims::of(names).unwrap().caller(&Caller::new(uid, gid, groups.iter().copied()));
+            (uid, gid, groups)
+        };
+        let anna = &["pvfs:user/anna", "pvfs:uid/1000", "pvfs:gid/100", "pvfs:gid/27"];
+        assert_eq!(acts(anna, 1000, 100, &[27, 4]), (1000, 100, vec![27]));
+        assert_eq!(acts(anna, 0, 0, &[0, 27]), (1000, 100, vec![27]), "she is herself, whoever she says she is");
+        assert_eq!(acts(&["pvfs:user/bob"], 0, 0, &[27]), (NOBODY, NOBODY, vec![]));
+        let host = &["pvfs:host/a", "pvfs:uid/1000-1999", "pvfs:gid/1-4294967294"];
+        assert_eq!(acts(host, 1999, 5, &[0, 6]), (1999, 5, vec![6]));
+        assert_eq!(acts(host, 1000, 0, &[]), (1000, NOBODY, vec![]));
+        for uid in [0, 999, 2000] {
+            assert_eq!(acts(host, uid, 5, &[6]), (NOBODY, NOBODY, vec![]), "{uid}");
+        }
+        assert_eq!(acts(&["pvfs:user/anna", "pvfs:may/admin"], 0, 0, &[]), (0, 0, vec![]));
+        assert_eq!(acts(&["pvfs:user/anna", "pvfs:may/backup"], 0, 0, &[]), (NOBODY, NOBODY, vec![]));
+        assert_eq!(acts(&["pvfs:iod/3"], 0, 0, &[]), (0, 0, vec![]));
+    }
+
+    fn spans() -> impl Strategy<Value = Ids> {
+        let span = (0..u32::MAX, 0..u32::MAX)
+            .prop_map(|(one, other)| format!("{}-{}", one.min(other), one.max(other)).parse::<Span>().unwrap());
+        let span = prop_oneof![span, (0..u32::MAX).prop_map(Span::from)];
+        proptest::collection::vec(span, 0..3).prop_map(|spans| spans.into_iter().collect())
+    }
+
     fn roles() -> impl Strategy<Value = Holder> {
         let name = || "[A-Za-z0-9._-]{1,64}";
         prop_oneof![
@@ -366,15 +441,22 @@ mod tests {
         fn claims_are_read_as_they_were_written(
             role in proptest::option::of(roles()),
             duties in proptest::collection::btree_set(proptest::sample::select(Duty::ALL), 0..5),
+            uids in spans(),
+            gids in spans(),
             others in proptest::collection::vec("[a-z.:/0-9]{0,12}", 0..4),
             order in any::<prop::sample::Index>(),
         ) {
-            let claims = Claims { role, duties };
+            let claims = Claims { role, duties, uids, gids };
             let others = others.into_iter().filter(|other| !other.starts_with(SCHEME));
             let mut names: Vec<String> = claims.names().into_iter().chain(others).collect();
             let at = if names.is_empty() { 0 } else { order.index(names.len()) };
             names.rotate_left(at);
-            prop_assert_eq!(Claims::of(&names).unwrap(), claims);
+            // The first number counts, of a name that is written first.
+            let sorted = |ids: &Ids| ids.spans().collect::<BTreeSet<_>>();
+            let read = Claims::of(&names).unwrap();
+            prop_assert_eq!((sorted(&read.uids), sorted(&read.gids)), (sorted(&claims.uids), sorted(&claims.gids)));
+            prop_assert_eq!(Claims { uids: Ids::default(), gids: Ids::default(), ..read },
+                Claims { uids: Ids::default(), gids: Ids::default(), ..claims });
         }
 
         #[test]

@@ -14,8 +14,10 @@
 //! 4. The instance is not part of the match. It tells starts apart, and it shows that two routes
 //!    lead to the same server.
 
+mod caller;
 mod claims;
 mod own;
+mod ticket;
 
 use std::fmt;
 
@@ -26,8 +28,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::error::{ErrorCode, FsError};
 use crate::limits::{self, MAX_ADDR, MAX_ADDRS, MAX_HOST};
 
+pub use caller::{Caller, Ids, NOBODY, Span, Speaker};
 pub use claims::{BadName, Claims, Duty, Holder};
 pub use own::{user_folder, user_transports};
+pub use ticket::{Grant, HolderDigest, MAX_REVOKED, Name, Tag, Ticket, TicketKey, TicketNews};
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {
@@ -153,12 +157,14 @@ pub struct Hello {
     pub seen: Option<Start>,
     /// The sender.
     pub sender: Sender,
+    /// For whom requests over the connection are made that do not say it themselves.
+    pub caller: Caller,
 }
 
 impl Hello {
-    /// Creates a Hello of a client to a server of which it knows only the role.
+    /// Creates a Hello of a client, for root, to a server of which it knows only the role.
     pub fn to(role: Role) -> Hello {
-        Hello { cluster: None, role, store: None, seen: None, sender: Sender::Client }
+        Hello { cluster: None, role, store: None, seen: None, sender: Sender::Client, caller: Caller::ROOT }
     }
 }
 

@@ -4,11 +4,11 @@ use bmi::Addr;
 use bstr::BString;
 use serde::{Deserialize, Serialize};
 
-use crate::attr::{Entry, Extent};
+use crate::attr::{Access, Entry, Extent};
 use crate::cache::{CacheCoverage, CacheState, ViewGrant, ViewRefusal};
 use crate::error::FsError;
 use crate::handle::{DatafileHandle, Handle};
-use crate::identity::{ClusterId, Identity, Start, StoreId, one_address};
+use crate::identity::{ClusterId, Grant, Identity, MAX_REVOKED, Name, Start, StoreId, TicketNews, one_address};
 use crate::limits::{
     self, MAX_BACKUP_PAGE, MAX_CHECKED, MAX_DATAFILES, MAX_ENTRIES, MAX_LISTED, MAX_NAME, MAX_SERVERS, MAX_XATTR,
     MAX_XATTRS,
@@ -64,6 +64,15 @@ pub enum ManagerReply {
     Done,
     /// The object that was found, created or changed.
     Entry(Entry),
+    /// The object that was opened.
+    Opened {
+        /// What the manager knows about it.
+        entry: Entry,
+        /// What the client may do with it, whatever becomes of its mode, as long as it has it open.
+        access: Access,
+        /// The tickets for its datafiles. `None` if the cluster has none.
+        grant: Option<Grant>,
+    },
     /// A page of a directory.
     Entries {
         /// The entries, sorted by name.
@@ -84,6 +93,8 @@ pub enum ManagerReply {
         start: Start,
         /// The start that is recorded for the I/O server; `None` if there is none.
         recorded: Option<Start>,
+        /// What the server checks tickets with. `None` if the cluster has none.
+        tickets: Option<Box<TicketNews>>,
     },
     /// A page of the metadata.
     Backup {
@@ -109,6 +120,8 @@ pub enum ManagerReply {
         /// True if more entries follow the last of these.
         more: bool,
     },
+    /// Who was shut out, and when, in nanoseconds since 1970.
+    Revoked(#[serde(deserialize_with = "limits::bounded::<MAX_REVOKED, _, _>")] Vec<(Name, u64)>),
     /// A page of what the manager keeps.
     Check {
         /// The rows.

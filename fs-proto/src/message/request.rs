@@ -5,11 +5,11 @@ use std::fmt;
 use bstr::BString;
 use serde::{Deserialize, Serialize};
 
-use crate::attr::{Extent, SetAttr};
+use crate::attr::{Access, Extent, SetAttr};
 use crate::cache::CacheHints;
 use crate::datatype::ViewPart;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
-use crate::identity::{Duty, Hello, Start, StoreId};
+use crate::identity::{Caller, Duty, Hello, Name, Start, StoreId, Ticket};
 use crate::joined::Joined;
 use crate::limits::{self, MAX_CLOSED, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR};
 use crate::message::check::Repair;
@@ -37,6 +37,10 @@ pub struct Request {
     /// How long the server may work on the request, in milliseconds from its arrival. The server
     /// has a limit of its own.
     pub timeout_ms: u32,
+    /// For whom it is made, if not for whom the [`Hello`] has named.
+    pub caller: Option<Caller>,
+    /// The right to the datafile of the request, unless one was shown on this connection before.
+    pub ticket: Option<Ticket>,
     /// The content of the request.
     pub body: RequestBody,
 }
@@ -57,7 +61,12 @@ impl RequestBody {
     pub fn duty(&self) -> Option<Duty> {
         match self {
             RequestBody::Manager(ManagerRequest::Backup { .. }) => Some(Duty::Backup),
-            RequestBody::Manager(ManagerRequest::Check { .. } | ManagerRequest::Repair(_)) => Some(Duty::Admin),
+            RequestBody::Manager(
+                ManagerRequest::Check { .. }
+                | ManagerRequest::Repair(_)
+                | ManagerRequest::Revoke { .. }
+                | ManagerRequest::Revoked,
+            ) => Some(Duty::Admin),
             RequestBody::Iod(IodRequest::List { .. } | IodRequest::Scrub { .. }) => Some(Duty::Admin),
             _ => None,
         }
@@ -200,7 +209,7 @@ pub enum ManagerRequest {
         /// Group.
         gid: u32,
     },
-    /// Creates a file. Its parent must exist. Answered by `Entry`. Changes the namespace.
+    /// Creates a file. Its parent must exist. Answered by `Opened`. Changes the namespace.
     Create {
         /// The place of the new file.
         place: Place,
@@ -232,6 +241,9 @@ pub enum ManagerRequest {
     Lookup {
         /// The place to look up.
         place: Place,
+        /// True to open it: the answer is `Opened`, or `Permission` if the caller may do nothing
+        /// with it.
+        open: bool,
     },
     /// Lists a directory sorted by name (by bytes), one page at a time. Answered by `Entries`, or
     /// by `Listing`. For the next page, ask again with the last name, until there are no more.
@@ -252,6 +264,8 @@ pub enum ManagerRequest {
     Getattr {
         /// The object.
         handle: Handle,
+        /// As with `Lookup`.
+        open: bool,
     },
     /// Changes attributes. Answered by `Entry`. Changes the namespace.
     Setattr {
@@ -413,7 +427,7 @@ pub enum ManagerRequest {
         /// The object.
         handle: Handle,
     },
-    /// Says that the client has a file open. Answered by `Entry`. If the file loses its last name,
+    /// Says that the client has a file open. Answered by `Opened`. If the file loses its last name,
     /// it stays until every client that holds it has released it, or has had no connection for
     /// some minutes. The manager forgets holds with its start: clients then say them again, within
     /// a minute.
@@ -450,7 +464,18 @@ pub enum ManagerRequest {
     /// Repairs what a check has found. Answered by `Done`; by `Stale` if it is not damaged in that
     /// way any more, or somebody else repairs. Changes the namespace.
     Repair(Repair),
-    /// Gives a small file all its datafiles, as far as servers are up. Answered by `Entry`, also if
+    /// Shuts the holder of a certificate out, or lets him in again. His requests are refused from
+    /// now on, and by the I/O servers when they have next registered. Answered by `Done`; by
+    /// `NoSpace` if too many are shut out, by `NotFound` if he is not. Changes the namespace.
+    Revoke {
+        /// The role in his certificate, such as `pvfs:user/anna`.
+        holder: Name,
+        /// True to let him in again.
+        back: bool,
+    },
+    /// Returns who was shut out. Answered by `Revoked`.
+    Revoked,
+    /// Gives a small file all its datafiles, as far as servers are up. Answered by `Opened`, also if
     /// it has grown already. Changes the namespace. Only then bytes behind [`crate::Layout::limit`]
     /// may be written.
     Grow {
@@ -512,6 +537,7 @@ impl ManagerRequest {
                 | ManagerRequest::Truncate { .. }
                 | ManagerRequest::Repair(_)
                 | ManagerRequest::Grow { .. }
+                | ManagerRequest::Revoke { .. }
         )
     }
 
@@ -548,6 +574,8 @@ impl ManagerRequest {
             ManagerRequest::Check { .. } => "check",
             ManagerRequest::Repair(_) => "repair",
             ManagerRequest::Grow { .. } => "grow",
+            ManagerRequest::Revoke { .. } => "revoke",
+            ManagerRequest::Revoked => "revoked",
             ManagerRequest::Register(_) => "register",
         }
     }
@@ -798,6 +826,26 @@ impl IodRequest {
                 | IodRequest::CommitTruncates { .. }
                 | IodRequest::CancelTruncates { .. }
         )
+    }
+
+    /// Returns the datafile that the request takes a ticket for, and the right: of several, any one
+    /// will do. How long datafiles are, and when they were written, is told to everybody.
+    pub fn needs(&self) -> Option<(DatafileHandle, Access)> {
+        match self {
+            IodRequest::Read { datafile, .. }
+            | IodRequest::ReadView { datafile, .. }
+            | IodRequest::ReadShared { datafile, .. }
+            | IodRequest::Seek { datafile, .. } => Some((*datafile, Access::READ)),
+            IodRequest::Write { datafile, .. }
+            | IodRequest::WriteView { datafile, .. }
+            | IodRequest::Truncate { datafile, .. }
+            | IodRequest::Allocate { datafile, .. } => Some((*datafile, Access::WRITE)),
+            IodRequest::Lock { datafile, .. }
+            | IodRequest::Unlock { datafile, .. }
+            | IodRequest::Advise { datafile, .. }
+            | IodRequest::CacheCoverage { datafile, .. } => Some((*datafile, Access::BOTH)),
+            _ => None,
+        }
     }
 
     /// Returns the name of the request, for logs and errors.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bmi::Scheme;
+use fs_proto::{Caller, Claims, Span};
 
 use super::store::{CERTIFICATE, ISSUED, REVOKED};
 use super::{Authority, Duty, Error, Holder, Order, files, place};
@@ -35,14 +36,14 @@ pub(crate) struct Made {
 pub(crate) fn secure(
     config: &Config,
     dir: &Path,
-    user: &str,
+    (user, who): (&str, &Caller),
     home: Option<&Path>,
     now: Duration,
 ) -> Result<Made, Error> {
     let path = dir.join(AUTHORITY);
     fs::create_dir_all(dir).map_err(|error| files::trouble(dir, &error))?;
     let authority = Authority::init(&path, None, DAYS.0, now)?;
-    let order = |role, at, duties| Order { role, at, duties, days: DAYS.1, renew: false };
+    let order = |role, at, claims| Order { role, at, claims, days: DAYS.1, renew: false };
     let at = |addrs: &ServerAddrs| {
         let networks = addrs.all().iter().filter(|addr| addr.scheme() != Scheme::Shm);
         let mut hosts: Vec<&str> = networks.map(|addr| addr.host()).collect();
@@ -56,7 +57,7 @@ pub(crate) fn secure(
     let iods = config.cluster.iods.iter().zip(0..).map(|(addrs, number)| (Holder::Iod(number), addrs));
     for (role, addrs) in [(Holder::Manager, &config.cluster.manager)].into_iter().chain(iods) {
         let label = role.label();
-        authority.issue(order(role, at(addrs)?, Vec::new()))?;
+        authority.issue(order(role, at(addrs)?, Claims::default()))?;
         hand_out(&path, &label, &servers, &label)?;
     }
     for file in [CERTIFICATE, REVOKED] {
@@ -64,7 +65,10 @@ pub(crate) fn secure(
     }
     let role = Holder::new("user", Some(user))?;
     let label = role.label();
-    authority.issue(order(role, Vec::new(), vec![Duty::Admin]))?;
+    let all = |first: u32, more: &[u32]| [first].iter().chain(more).copied().map(Span::from).collect();
+    let (uids, gids) = (all(who.uid, &[]), all(who.gid, &who.groups));
+    let claims = Claims { role: None, duties: [Duty::Admin].into(), uids, gids };
+    authority.issue(order(role, Vec::new(), claims))?;
     let free = home.filter(|home| !home.join("user.pem").exists());
     if let Some(home) = free {
         fs::create_dir_all(home).map_err(|error| files::trouble(home, &error))?;

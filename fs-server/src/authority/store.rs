@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::certificate::{self, Certificate, MAX_COMMON_NAME, Revoked, Validity};
 use super::{Error, files};
 use crate::host;
-use fs_proto::{Claims, Duty, Holder};
+use fs_proto::{Claims, Duty, Holder, Ids};
 
 pub(super) const CERTIFICATE: &str = "authority.pem";
 const KEY: &str = "authority.key";
@@ -32,7 +32,8 @@ pub(crate) struct Order {
     pub(crate) role: Holder,
     /// DNS names and addresses.
     pub(crate) at: Vec<SanType>,
-    pub(crate) duties: Vec<Duty>,
+    /// Duties, and for whom the holder acts. Without users, a host acts for all but root.
+    pub(crate) claims: Claims,
     pub(crate) days: u32,
     /// Replace the certificate that is there.
     pub(crate) renew: bool,
@@ -44,6 +45,9 @@ pub(crate) struct Entry {
     pub(crate) name: String,
     pub(crate) role: Option<Holder>,
     pub(crate) duties: Vec<Duty>,
+    /// Users and groups for whom it acts.
+    pub(crate) uids: Ids,
+    pub(crate) gids: Ids,
     /// DNS names and addresses.
     pub(crate) names: Vec<String>,
     /// In hexadecimal.
@@ -152,7 +156,7 @@ impl Authority {
     }
 
     /// Issues a certificate with a new key. Returns it, and the one that it replaces if that is
-    /// still good. A renewal without names and duties takes those that are there.
+    /// still good. A renewal without names and claims takes those that are there.
     ///
     /// # Errors
     /// If there is one already and it is not to be renewed, or a server has no name.
@@ -163,9 +167,9 @@ impl Authority {
             return Err(Error::Usage(text));
         }
         let old = if path.exists() { Some(Certificate::read(&path)?) } else { None };
-        if let Some(old) = old.as_ref().filter(|_| order.at.is_empty() && order.duties.is_empty()) {
+        if let Some(old) = old.as_ref().filter(|_| order.at.is_empty() && order.claims == Claims::default()) {
             order.at.clone_from(&old.at);
-            order.duties.extend(&old.claims.duties);
+            order.claims.clone_from(&old.claims);
         }
         if order.role.is_server() && order.at.is_empty() {
             let text = "clients check that a server's certificate has the name or address by which they connect: give \
@@ -176,7 +180,11 @@ impl Authority {
         let mut validity = Validity::days(self.now, order.days);
         // Nobody trusts a certificate longer than its authority.
         validity.until = validity.until.min(self.own.validity.until);
-        let claims = Claims { role: Some(order.role), duties: order.duties.into_iter().collect() };
+        let mut claims = order.claims;
+        if matches!(order.role, Holder::Host(_)) && claims.uids.is_empty() {
+            (claims.uids, claims.gids) = (Ids::all_but_root(), Ids::all_but_root());
+        }
+        claims.role = Some(order.role);
         let pem = certificate::new_certificate(&claims, &order.at, validity, &key, &issuer)?;
         let revoked = self.revoked()?;
         let old = match old {
@@ -265,6 +273,8 @@ impl Authority {
             name: one.claims.role.as_ref().map_or_else(|| one.subject.clone(), Holder::label),
             role: one.claims.role.clone(),
             duties: one.claims.duties.iter().copied().collect(),
+            uids: one.claims.uids.clone(),
+            gids: one.claims.gids.clone(),
             names: one.at.iter().map(certificate::text_of).collect(),
             serial: format!("{:032x}", one.serial),
             from: date(one.validity.from)?,

@@ -12,6 +12,7 @@ use x509_parser::prelude::{CertificateRevocationList, FromDer, Pem, X509Certific
 
 use super::store::{Authority, Entry, Order, State};
 use super::{Duty, Error, Holder, place};
+use fs_proto::Claims;
 
 /// A day in 2026.
 const NOW: Duration = Duration::from_secs(1_790_000_000);
@@ -19,7 +20,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 fn order(label: &str, at: &[&str]) -> Order {
     let at = at.iter().map(|at| place(at).unwrap()).collect();
-    Order { role: Holder::of_label(label).unwrap(), at, duties: Vec::new(), days: 365, renew: false }
+    Order { role: Holder::of_label(label).unwrap(), at, claims: Claims::default(), days: 365, renew: false }
 }
 
 fn renewal(label: &str) -> Order {
@@ -100,6 +101,10 @@ fn an_authority_signs_certificates_and_lists_and_nothing_else() {
     assert_ne!(one, other, "those who trust both tell them apart");
 }
 
+fn duties_of(duties: Vec<Duty>) -> Claims {
+    Claims { duties: duties.into_iter().collect(), ..Claims::default() }
+}
+
 #[test]
 fn each_role_gets_its_names_and_its_usage() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,10 +115,15 @@ fn each_role_gets_its_names_and_its_usage() {
     for (label, at, duties, uris) in [
         ("manager", &["a.example", "10.0.0.1", "fd00::1"][..], vec![], &["pvfs:manager"][..]),
         ("iod-3", &["b_1"], vec![Duty::Metrics], &["pvfs:iod/3", "pvfs:may/metrics"]),
-        (&long, &[], vec![], &[&format!("pvfs:host/{}", "a".repeat(64))]),
+        (
+            &long,
+            &[],
+            vec![],
+            &[&format!("pvfs:host/{}", "a".repeat(64)), "pvfs:uid/1-4294967294", "pvfs:gid/1-4294967294"],
+        ),
         ("user-anna", &[], vec![Duty::Bench, Duty::Admin], &["pvfs:user/anna", "pvfs:may/admin", "pvfs:may/bench"]),
     ] {
-        let (entry, old) = authority.issue(Order { duties, ..order(label, at) }).unwrap();
+        let (entry, old) = authority.issue(Order { claims: duties_of(duties), ..order(label, at) }).unwrap();
         assert!(old.is_none() && entry.name == label && entry.names == at, "{entry:?}");
         let path = ca.join("issued").join(label);
         let (path, key) = (format!("{}.pem", path.display()), format!("{}.key", path.display()));
@@ -181,7 +191,8 @@ fn a_server_needs_a_name_and_a_certificate_is_not_overwritten() {
 fn a_renewal_keeps_names_and_duties_and_the_old_certificate_can_still_be_revoked() {
     let dir = tempfile::tempdir().unwrap();
     let authority = authority(&dir);
-    let (first, _) = authority.issue(Order { duties: vec![Duty::Backup], ..order("iod-0", &["a", "::1"]) }).unwrap();
+    let (first, _) =
+        authority.issue(Order { claims: duties_of(vec![Duty::Backup]), ..order("iod-0", &["a", "::1"]) }).unwrap();
     let (second, old) = authority.issue(renewal("iod-0")).unwrap();
     assert_eq!(old.unwrap().serial, first.serial, "it is still good, and said to be");
     assert_eq!((&second.names, &second.duties), (&first.names, &first.duties));

@@ -111,6 +111,25 @@ pub(super) enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Shut a user or a host out of the running cluster, and end what it has open.
+    ///
+    /// The holder of any certificate with this name is refused at once by the manager, and within
+    /// two seconds by the I/O servers that the manager reaches, until --undo. Then revoke the
+    /// certificate too: "pvfsd ca revoke". Takes a certificate with the duty admin.
+    Revoke {
+        /// The name that "pvfsd ca list" shows: user-anna, host-alpha.
+        #[arg(value_name = "HOLDER", required_unless_present = "list")]
+        name: Option<String>,
+        /// Let the holder in again.
+        #[arg(long)]
+        undo: bool,
+        /// List who is shut out.
+        #[arg(long, conflicts_with_all = ["name", "undo"])]
+        list: bool,
+        /// With --list: print one JSON document.
+        #[arg(long)]
+        json: bool,
+    },
     /// Make the manager's directory from a backup, on the manager's machine.
     ///
     /// The directory must be missing or empty: move what is left of the old one away. The whole

@@ -4,11 +4,14 @@
 //!
 //! **Tests.** Here: a list as text and JSON. Those of the command line: status and every option.
 
+use std::ffi::CString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use fs_proto::{Claims, Ids, Span};
+use nix::unistd::{User, getgrouplist};
 use rcgen::SanType;
 use serde::Serialize;
 
@@ -66,15 +69,23 @@ pub(super) enum Ca {
         /// What the holder may do beside the use of files; admin is all of it. May be repeated.
         #[arg(long, value_name = "DUTY", value_parser = duty())]
         may: Vec<Duty>,
+        /// A user for whom a user or a host acts, by number, or a range of them such as 1000-1999.
+        /// May be repeated [default: for a user, the account of that name on this machine; for a
+        /// host, all but root].
+        #[arg(long, value_name = "NUMBERS")]
+        uid: Vec<Span>,
+        /// A group that they may be in, like --uid.
+        #[arg(long, value_name = "NUMBERS")]
+        gid: Vec<Span>,
         /// How many days it is good; never longer than the authority.
         #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=MAX_DAYS))]
         days: u32,
-        /// Replace the certificate that is there, by one with a new key. Without --at and --may,
-        /// names and duties stay. The old certificate is good until it expires or is revoked.
+        /// Replace the certificate that is there, by one with a new key. Without --at, --may,
+        /// --uid and --gid, all that stays. The old certificate is good until it expires or is revoked.
         #[arg(long)]
         renew: bool,
     },
-    /// List the certificates: name, duties, names and addresses, serial number, from, until, state.
+    /// List the certificates: name, duties, users it acts for, names and addresses, serial number, from, until, state.
     List {
         #[command(flatten)]
         dir: Dir,
@@ -136,7 +147,7 @@ impl Ca {
                      nobody: keep a copy of the directory in a safe place\n"
                 ))
             }
-            Ca::Issue { dir, role: kind, name, at, may: duties, days, renew } => {
+            Ca::Issue { dir, role: kind, name, at, may: duties, uid, gid, days, renew } => {
                 let kind = match kind {
                     Kind::Manager => "manager",
                     Kind::Iod => "iod",
@@ -144,7 +155,17 @@ impl Ca {
                     Kind::User => "user",
                 };
                 let role = Holder::new(kind, name.as_deref()).map_err(authority::Error::from)?;
-                let (new, old) = Authority::open(&dir.dir, now)?.issue(Order { role, at, duties, days, renew })?;
+                let (uids, gids) = (uid.into_iter().collect(), gid.into_iter().collect());
+                let mut claims = Claims { role: None, duties: duties.into_iter().collect(), uids, gids };
+                let is_said = !claims.uids.is_empty() || !claims.gids.is_empty();
+                if let (Holder::User(name), false, false) = (&role, is_said, renew) {
+                    (claims.uids, claims.gids) = account(name);
+                    if claims.uids.is_empty() {
+                        let text = format!("this machine has no account {name}, so the holder is nobody: see --uid\n");
+                        print(&text)?;
+                    }
+                }
+                let (new, old) = Authority::open(&dir.dir, now)?.issue(Order { role, at, claims, days, renew })?;
                 let path = dir.dir.join("issued").join(&new.name);
                 let (path, name, until) = (path.display(), &new.name, day(&new.until));
                 print(&format!("wrote {path}.pem, good until {until}, and its key {path}.key\n"))?;
@@ -173,6 +194,14 @@ impl Ca {
     }
 }
 
+/// Returns user and groups of an account of this machine, if it has that.
+fn account(name: &str) -> (Ids, Ids) {
+    let Ok(Some(user)) = User::from_name(name) else { return Default::default() };
+    let groups = CString::new(name).ok().and_then(|name| getgrouplist(&name, user.gid).ok()).unwrap_or_default();
+    let gids = [user.gid].into_iter().chain(groups).map(|gid| Span::from(gid.as_raw()));
+    ([Span::from(user.uid.as_raw())].into_iter().collect(), gids.collect())
+}
+
 /// What `list` prints.
 #[derive(Debug, Serialize)]
 struct List {
@@ -192,11 +221,12 @@ impl List {
         let row = |one: &Entry| {
             let duties = or_dash(one.duties.iter().map(Duty::to_string).collect());
             let (from, until) = (day(&one.from).to_owned(), day(&one.until).to_owned());
-            [one.name.clone(), duties, or_dash(one.names.clone()), one.serial.clone(), from, until, state(one)]
+            let uids = or_dash(one.uids.spans().map(|span| span.to_string()).collect());
+            [one.name.clone(), duties, uids, or_dash(one.names.clone()), one.serial.clone(), from, until, state(one)]
         };
         let rows: Vec<_> = [&self.authority].into_iter().chain(&self.certificates).map(row).collect();
         let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let line = |row: &[String; 7]| {
+        let line = |row: &[String; 8]| {
             let cells = row.iter().enumerate().map(|(at, cell)| format!("{cell:0$}", width(at)));
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
         };
@@ -228,6 +258,8 @@ mod tests {
             name: name.to_owned(),
             role: Holder::of_label(name).ok(),
             duties: Vec::new(),
+            uids: Ids::default(),
+            gids: Ids::default(),
             names: vec!["a".to_owned(), "::1".to_owned()],
             serial: "0f".to_owned(),
             from: "2026-01-02T03:04:05Z".to_owned(),
@@ -240,12 +272,14 @@ mod tests {
 
     #[test]
     fn a_certificate_is_a_line_or_an_object() {
-        let admin = Entry { duties: vec![Duty::Admin, Duty::Bench], ..entry("user-anna", State::Valid, 29, false) };
+        let uids = [Span::from(7)].into_iter().collect();
+        let admin =
+            Entry { duties: vec![Duty::Admin, Duty::Bench], uids, ..entry("user-anna", State::Valid, 29, false) };
         let mut list = List { authority: entry("The CA", State::Valid, 30, false), certificates: vec![admin] };
         list.certificates.push(entry("iod-3", State::Revoked, 7, true));
-        let text = "The CA     -            a,::1  0f  2026-01-02  2027-01-02  valid\n\
-                    user-anna  admin,bench  a,::1  0f  2026-01-02  2027-01-02  expires in 29 days\n\
-                    iod-3      -            a,::1  0f  2026-01-02  2027-01-02  revoked, replaced\n";
+        let text = "The CA     -            -  a,::1  0f  2026-01-02  2027-01-02  valid\n\
+                    user-anna  admin,bench  7  a,::1  0f  2026-01-02  2027-01-02  expires in 29 days\n\
+                    iod-3      -            -  a,::1  0f  2026-01-02  2027-01-02  revoked, replaced\n";
         assert_eq!(list.text(), text);
         let json: serde_json::Value = serde_json::from_str(&list.json().ok().unwrap()).unwrap();
         assert_eq!(json["certificates"][0]["duties"], serde_json::json!(["admin", "bench"]));

@@ -41,7 +41,8 @@ pub(super) fn init(
         text = text.replace("\n# dir = ", "\ndir = ");
         let user = std::env::var("USER").unwrap_or_else(|_| rustix::process::geteuid().as_raw().to_string());
         let (config, now) = (Config::parse(&text).map_err(usage)?, Duration::from_nanos(host::wall_clock()));
-        let made = authority::secure(&config, &dir, &user, fs_proto::user_folder().as_deref(), now)?;
+        let who = fs_proto::Caller::of_process();
+        let made = authority::secure(&config, &dir, (&user, &who), fs_proto::user_folder().as_deref(), now)?;
         let (servers, own) = (made.servers.display(), made.authority.display());
         let (label, home) = made.user;
         let home = match home {

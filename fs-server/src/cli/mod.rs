@@ -11,6 +11,7 @@ mod arguments;
 mod ca;
 mod configuration;
 mod output;
+mod revoke;
 mod servers;
 mod units;
 
@@ -103,6 +104,14 @@ fn execute(arguments: Arguments) -> Result<u8, Failure> {
             let config = load()?;
             let summary = backup::backup(config.cluster.manager.primary(), &file, force)?;
             print(&format!("backed up {summary}\n"))?;
+        }
+        Command::Revoke { name, undo, list: _, json } => {
+            let config = load()?;
+            let manager = config.cluster.manager.primary();
+            match name {
+                Some(name) => revoke::revoke(manager, &name, undo)?,
+                None => revoke::list(manager, json)?,
+            }
         }
         Command::Restore { file } => {
             let config = load()?;

@@ -20,7 +20,8 @@ use crate::manager::{HEARTBEAT, ManagerSettings};
 
 pub(super) fn manager(config: &Config, restored: Option<fn(&str)>) -> Result<(Server, Neighbours), Failure> {
     let settings = ManagerSettings { strip_size: config.cluster.strip_size.0, ..ManagerSettings::new(Vec::new()) };
-    let role = Role::Manager { dir: config.storage.manager.clone(), settings, restored };
+    let tickets = config.security.tickets().is_some();
+    let role = Role::Manager { dir: config.storage.manager.clone(), settings, restored, tickets };
     let iods: Neighbours = config.cluster.iods.iter().map(|addrs| addrs.primary().clone()).collect();
     let own = config.security.of(&Holder::Manager.label())?;
     Ok((server(config, role, "manager".to_owned(), &config.cluster.manager, &iods, own), iods))
@@ -49,6 +50,7 @@ pub(super) fn iod(
         cache_dir: config.cache.dir.clone(),
         replace,
         discard_cache,
+        tickets: config.security.tickets(),
     };
     let manager = vec![config.cluster.manager.primary().clone()];
     let own = config.security.of(&Holder::Iod(number).label())?;

@@ -47,7 +47,7 @@ macro_rules! section {
 
 /// Returns all keys.
 fn keys() -> Vec<Key> {
-    let (limits, cache) = (LimitSection::default(), CacheSection::default());
+    let (limits, cache, security) = (LimitSection::default(), CacheSection::default(), SecuritySection::default());
     let part = |part: u64| format!("1/{part} of the machine's memory");
     // Each section has its keys below.
     let _ = |config: Config| {
@@ -109,6 +109,10 @@ fn keys() -> Vec<Key> {
             "the directory of certificates, on each machine: `manager.pem`, `manager.key`, or `iod-N.pem`, `iod-N.key`; \
              `authority.pem`; `revoked.pem` if some are revoked. With it all that goes over a network is TLS; see \
              *Certificates*";
+        tickets: written(security.tickets),
+            "with certificates: I/O servers let clients use only the files that the manager has opened for them";
+        manager_down_s: written(security.manager_down_s),
+            "seconds that files which are open can be used while the manager is down";
     });
     [metrics].into_iter().chain(cluster).chain(storage).chain(limits).chain(cache).chain(security).collect()
 }

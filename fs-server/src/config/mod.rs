@@ -21,7 +21,7 @@ use bmi::{OpenOptions, Scheme};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_SERVERS, MAX_STRIP, MIN_STRIP};
 use serde::{Deserialize, Deserializer};
 
-use crate::iod::IodSettings;
+use crate::iod::{Gate, IodSettings};
 use crate::service::Limits;
 
 pub use addrs::ServerAddrs;
@@ -49,16 +49,33 @@ pub struct Config {
 }
 
 /// The section `[security]`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SecuritySection {
     /// The directory of certificates, on each machine, with the files that `pvfsd ca` makes:
     /// `manager.pem` and `manager.key`, or `iod-N.pem` and `iod-N.key`; `authority.pem`; and
     /// `revoked.pem`, if some are revoked. `None`: everything is in the clear.
     pub dir: Option<PathBuf>,
+    /// With certificates: I/O servers let clients use the files that the manager has opened for
+    /// them, and no others.
+    pub tickets: bool,
+    /// For how long files that are open can be used while the manager is down, in seconds.
+    pub manager_down_s: u64,
+}
+
+impl Default for SecuritySection {
+    fn default() -> SecuritySection {
+        SecuritySection { dir: None, tickets: true, manager_down_s: Gate::PATIENCE.as_secs() }
+    }
 }
 
 impl SecuritySection {
+    /// Returns whether I/O servers need tickets, and for how long those that they have seen are
+    /// good without the manager.
+    pub fn tickets(&self) -> Option<Duration> {
+        (self.dir.is_some() && self.tickets).then_some(Duration::from_secs(self.manager_down_s))
+    }
+
     /// Returns what the server proves itself with whose files have this name, if servers do.
     ///
     /// # Errors
@@ -369,6 +386,10 @@ write_through = false
 # The directory of certificates, on each machine, as "pvfsd ca" makes them: manager.pem and manager.key, or iod-N.pem and iod-N.key;
 # authority.pem; revoked.pem, if some are revoked.
 # dir = {certificates}
+# With them, I/O servers let clients use only the files that the manager has opened for them. On a network where all is trusted: off.
+# tickets = true
+# For how long files that are open can be used while the manager is down, in seconds.
+# manager_down_s = 600
 "#,
             first = servers[0],
             list = list.concat(),

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::BufWriter;
 use std::path::Path;
 
-use fs_proto::{ErrorCode, FsError, StoreId};
+use fs_proto::{Caller, ErrorCode, FsError, StoreId};
 
 use crate::host::{random_number, wall_clock};
 use crate::manager::{Manager, invalid_directory};
@@ -36,7 +36,7 @@ pub(crate) fn format_manager_directory(dir: &Path) -> Result<fs_proto::ClusterId
     // The label comes last: without it the directory is not used.
     directory.claim()?;
     let store = MetaStore::open(dir.join(DATABASE))?;
-    crate::manager::format(&store, cluster, label.store, wall_clock())?;
+    crate::manager::format(&store, cluster, label.store, &Caller::of_process(), wall_clock())?;
     drop(store);
     directory.establish(&label)?;
     Ok(cluster)

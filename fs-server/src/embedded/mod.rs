@@ -64,6 +64,8 @@ pub struct ClusterOptions {
     pub service: Service,
     /// The I/O servers keep checksums of what they store.
     pub checksums: bool,
+    /// I/O servers let clients use only what the manager has opened for them.
+    pub tickets: bool,
     /// Transfers of this many bytes or more go to storage threads. Not used in the simulator.
     pub offload: u64,
     /// How often each I/O server confirms to the manager that it is up.
@@ -98,6 +100,7 @@ impl Default for ClusterOptions {
             iod: IodSettings::default(),
             service: Service::Normal,
             checksums: false,
+            tickets: false,
             offload: DEFAULT_OFFLOAD,
             heartbeat: HEARTBEAT,
             pool: ManagerSettings::new(Vec::new()).pool,

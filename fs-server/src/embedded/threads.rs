@@ -15,6 +15,7 @@ use super::ClusterOptions;
 use super::directory::format_manager_directory;
 use super::server::{Neighbours, Role, Server};
 use crate::config::CacheSection;
+use crate::iod::Gate;
 
 /// How long a server may take to come up.
 const START: Duration = Duration::from_secs(30);
@@ -258,13 +259,15 @@ fn launch_iod(dir: &Path, options: &ClusterOptions, index: usize, listen: Vec<Ad
         cache_dir: CacheSection::default().dir,
         replace: false,
         discard_cache: None,
+        tickets: options.tickets.then_some(Gate::PATIENCE),
     };
     launch(&name, role, options, listen)
 }
 
 fn launch_manager(dir: &Path, options: &ClusterOptions, listen: Vec<Addr>) -> Result<Starting, FsError> {
     let settings = options.manager(Vec::new());
-    launch("manager", Role::Manager { dir: dir.join("manager"), settings, restored: None }, options, listen)
+    let (dir, tickets) = (dir.join("manager"), options.tickets);
+    launch("manager", Role::Manager { dir, settings, restored: None, tickets }, options, listen)
 }
 
 fn launch(name: &str, role: Role, options: &ClusterOptions, listen: Vec<Addr>) -> Result<Starting, FsError> {

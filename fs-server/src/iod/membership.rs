@@ -25,16 +25,18 @@
 //!    the server as up. So no older manager is accepted later. A manager that finds itself gone
 //!    back in time accepts nothing, and leaves no trace here.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bmi::hooks::mutated;
 use bmi::{Addr, Endpoint, Peer};
 use fs_proto::{
-    ClusterId, DatafileHandle, ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, Registration, ReplyBody,
-    RequestBody, Role, Sender, Start, StoreId,
+    Caller, ClusterId, DatafileHandle, ErrorCode, FsError, Hello, ManagerReply, ManagerRequest, Registration,
+    ReplyBody, RequestBody, Role, Sender, Start, StoreId,
 };
 use tokio::sync::Mutex;
 
+use super::gate::Gate;
 use crate::call;
 use crate::store::{DataStore, Label};
 
@@ -85,6 +87,8 @@ pub struct Membership {
     /// The connection on which the manager has judged the store.
     judged: Option<Peer>,
     seq: u64,
+    /// Learns of tickets.
+    gate: Arc<Gate>,
 }
 
 /// The manager's answer to a registration.
@@ -112,7 +116,15 @@ impl Membership {
         replace: bool,
         heartbeat: Duration,
     ) -> Membership {
-        Membership { endpoint, manager, iod, instance, replace, heartbeat, link: None, judged: None, seq: 0 }
+        let (link, judged, seq, gate) = (None, None, 0, Arc::default());
+        Membership { endpoint, manager, iod, instance, replace, heartbeat, link, judged, seq, gate }
+    }
+
+    /// Tells this gate what the manager says of tickets.
+    #[must_use]
+    pub fn telling(mut self, gate: Arc<Gate>) -> Membership {
+        self.gate = gate;
+        self
     }
 
     /// Asks the manager whether an empty directory may become the server's, until it answers.
@@ -246,6 +258,7 @@ impl Membership {
             store: None,
             seen: label.and_then(|label| label.manager),
             sender: Sender::Server(Role::Iod(self.iod), start),
+            caller: Caller::ROOT,
         };
         match call::greet(&peer, hello, PATIENCE).await {
             Ok(identity) => {
@@ -286,7 +299,10 @@ impl Membership {
         };
         let request = RequestBody::Manager(ManagerRequest::Register(registration));
         match call::ask(peer, self.seq, request, PATIENCE).await? {
-            ReplyBody::Manager(ManagerReply::Registered { cluster, start, recorded }) => {
+            ReplyBody::Manager(ManagerReply::Registered { cluster, start, recorded, tickets }) => {
+                if let Some(news) = tickets {
+                    self.gate.learn(*news, self.endpoint.now());
+                }
                 self.judged = Some(peer.clone());
                 Ok(Answer { cluster, manager: start, recorded })
             }

@@ -46,6 +46,7 @@
 //! [PVFS-IB §4.1.1] (inline), [PVFS-IB §4.2] (pipelined bulk transfer).
 
 mod caches;
+mod gate;
 mod join;
 mod membership;
 mod order;
@@ -73,13 +74,15 @@ use bmi_cache::{ReadyRegions, yield_now};
 use fs_proto::limits::{MAX_ALLOCATION, MAX_DATAFILES, MAX_DETAIL, MAX_OFFSET, REPLY_ROOM};
 use fs_proto::{
     DatafileHandle, ErrorCode, Extent, FsError, IodReply, IodRequest, IodStat, Region, Request, RequestBody, Role,
-    Sender,
+    Sender, Ticket,
 };
 use futures_util::stream::{self, StreamExt};
 
 use crate::metrics::{Values, keep_sampling, of_buffers, of_cache, of_store, of_sums};
-use crate::service::{Answer, Context, Handler};
+use crate::service::{Answer, Context, Handler, audit};
 use crate::store::{DataStore, Held, StoreHandle};
+pub use gate::Gate;
+use gate::Refusal;
 use join::Joins;
 pub use membership::{LabelLock, Membership};
 use order::locks::Locks;
@@ -163,6 +166,7 @@ pub struct IodParts<S> {
     truncates: Arc<Truncates>,
     joins: Arc<Joins>,
     locks: Arc<Locks>,
+    gate: Arc<Gate>,
 }
 
 /// An I/O server at one endpoint. Pass it to [`crate::service::serve`].
@@ -211,7 +215,8 @@ impl<S: StoreHandle> Iod<S> {
         let stages = Stages::new(one_sided, in_flight, settings.unit, store.places());
         let (labels, creating) = (Arc::default(), Arc::default());
         let (truncates, joins, locks) = (Arc::default(), Arc::default(), Arc::default());
-        let parts = IodParts { store, zones, stages, settings, start: 0, labels, creating, truncates, joins, locks };
+        let (start, gate) = (0, Arc::default());
+        let parts = IodParts { store, zones, stages, settings, start, labels, creating, truncates, joins, locks, gate };
         Ok(parts.at(endpoint, 0))
     }
 
@@ -227,6 +232,13 @@ impl<S: StoreHandle> Iod<S> {
     #[must_use]
     pub fn with_labels(mut self, labels: Arc<LabelLock>) -> Iod<S> {
         self.parts.labels = labels;
+        self
+    }
+
+    /// Checks tickets at this gate, which learns of them from the manager.
+    #[must_use]
+    pub fn guarded_by(mut self, gate: Arc<Gate>) -> Iod<S> {
+        self.parts.gate = gate;
         self
     }
 
@@ -258,6 +270,32 @@ impl<S: StoreHandle> Iod<S> {
                 Err(FsError::new(ErrorCode::Permission, text))
             }
         }
+    }
+
+    /// Checks that the sender of a request may make it.
+    fn admit(
+        &self,
+        context: &Context,
+        request: &IodRequest,
+        shown: Option<&Ticket>,
+        call: &Incoming,
+    ) -> Result<(), FsError> {
+        if !self.gate.is_shut() {
+            return Ok(());
+        }
+        let Some(party) = context.party().filter(|party| !party.is_trusted) else { return Ok(()) };
+        if self.gate.has_revoked(&party.name) {
+            return Err(FsError::new(ErrorCode::Permission, format!("{} was shut out", party.name)));
+        }
+        let Some(needed) = request.needs() else { return Ok(()) };
+        let rights = &context.session().rights;
+        self.gate.check(rights, &party.digest, needed, shown, self.endpoint.now()).map_err(|refusal| {
+            let error = refusal.about(needed.0);
+            if refusal == Refusal::False {
+                audit(call.peer(), "false ticket", request.name(), Some(&error));
+            }
+            error
+        })
     }
 
     /// Creates datafiles. Their handles must be higher than all before. Only the last request may
@@ -480,6 +518,9 @@ impl<S: StoreHandle> Handler for Iod<S> {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is an I/O server, not the manager"));
         };
         let name = body.name();
+        if let Err(error) = self.admit(context, &body, request.ticket.as_ref(), call) {
+            return Answer::error(error);
+        }
         let is_long = is_long(&body) && !mutated("iod/long-lists-without-a-break");
         if is_long {
             yield_now().await;

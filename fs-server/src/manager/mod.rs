@@ -44,8 +44,8 @@ use async_trait::async_trait;
 use bmi::{Addr, Endpoint, Incoming, Scheme};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_DATAFILES, REPLY_ROOM};
 use fs_proto::{
-    ClusterId, ErrorCode, FsError, Hello, Identity, ManagerRequest, ReplyBody, Request, RequestBody, Sender, Start,
-    StoreId,
+    Caller, ClusterId, ErrorCode, FsError, Hello, Identity, ManagerRequest, Name, ReplyBody, Request, RequestBody,
+    Sender, Start, StoreId, TicketNews,
 };
 use redb::ReadableTable;
 use tokio::sync::Notify;
@@ -53,9 +53,9 @@ use tokio::sync::Notify;
 use crate::metrics::keep_sampling;
 use crate::service::{Answer, Context, Handler, Session};
 use crate::store::MetaStore;
-use answer::{Clients, Errands};
+use answer::{Clients, Errands, Mint};
 use backup::{Snapshots, What};
-use commit::{Database, Lookups, Queue, Shared, Truncations};
+use commit::{Database, Lookups, Queue, Requested, Shared, Truncations};
 use fleet::{Members, Registering};
 use tables::{
     ASKED, CLIENTS, COUNTERS, Change, Dedup, Holds, IDENTITY, Pools, RESTORED, STARTS, identity, not_formatted,
@@ -126,6 +126,8 @@ pub struct Manager {
     snapshots: RefCell<Snapshots>,
     /// Requests that came over other event loops.
     errands: Errands,
+    /// Makes tickets, if the cluster has any.
+    mint: Option<Arc<Mint>>,
     truncations: Truncations,
     /// The registration that is being recorded.
     registering: Rc<Registering>,
@@ -154,11 +156,17 @@ pub(crate) fn invalid_directory(dir: &std::path::Path, why: &str) -> FsError {
     FsError::new(ErrorCode::Invalid, format!("data directory {}: {why}", dir.display()))
 }
 
-/// Formats the database of a new cluster.
+/// Formats the database of a new cluster, whose root directory belongs to `owner`.
 ///
 /// # Errors
 /// `Invalid` if it is formatted already; `Io`, `NoSpace`.
-pub fn format(store: &MetaStore, cluster: ClusterId, number: StoreId, now_ns: u64) -> Result<(), FsError> {
+pub fn format(
+    store: &MetaStore,
+    cluster: ClusterId,
+    number: StoreId,
+    owner: &Caller,
+    now_ns: u64,
+) -> Result<(), FsError> {
     let format = || {
         let transaction = store.write()?;
         if let Some((found, ..)) = identity(&transaction)? {
@@ -169,7 +177,7 @@ pub fn format(store: &MetaStore, cluster: ClusterId, number: StoreId, now_ns: u6
             let mut table = transaction.open_table(IDENTITY)?;
             table.insert("cluster", cluster.0)?;
             table.insert("store", number.0)?;
-            Change::open(&transaction, now_ns)?;
+            Change::open(&transaction, now_ns)?.give_root_to(owner)?;
         }
         transaction.commit()?;
         Ok::<(), Fault>(())
@@ -222,6 +230,7 @@ impl Manager {
             clients: Arc::new(clients),
             snapshots: RefCell::default(),
             errands: Errands::default(),
+            mint: None,
             truncations: Truncations::new(identity.start.epoch),
             registering: Rc::default(),
             failing: RefCell::default(),
@@ -229,6 +238,20 @@ impl Manager {
             failure: RefCell::default(),
             failed: Notify::new(),
         })
+    }
+
+    /// Gives clients tickets for what they open, and I/O servers what they need to check them.
+    /// `secret` is drawn at random for each start, and told to nobody.
+    #[must_use]
+    pub fn with_tickets(mut self, secret: [u8; 32]) -> Manager {
+        self.mint = Some(Arc::new(Mint::new(secret, self.identity.start.epoch, self.endpoint.now())));
+        self
+    }
+
+    /// Returns what an I/O server is told of tickets.
+    fn ticket_news(&self) -> Option<TicketNews> {
+        let revoked = || self.lookups.revoked().into_keys().map(Name).collect();
+        self.mint.as_ref().map(|mint| mint.news(self.endpoint.now(), revoked()))
     }
 
     /// Returns who this manager is.
@@ -265,6 +288,10 @@ impl Manager {
 
     /// Answers a request that came over any event loop.
     async fn answer(&self, context: &Context, request: Request) -> Answer {
+        if let Err(error) = self.lookups.check_party(context.party()) {
+            return Answer::error(error);
+        }
+        let caller = context.caller(&request);
         let RequestBody::Manager(body) = request.body else {
             return Answer::error(FsError::new(ErrorCode::Invalid, "this is the manager, not an I/O server"));
         };
@@ -283,16 +310,26 @@ impl Manager {
             let result = match body {
                 ManagerRequest::Backup { page } => self.snapshot(context.session(), What::Backup, page, room).await,
                 ManagerRequest::Check { page } => self.snapshot(context.session(), What::Check, page, room).await,
-                body => self.until(context.deadline, self.look(request.id.client, &body, room)).await,
+                body => self.until(context.deadline, self.look(&caller, request.id.client, &body, room)).await,
             };
-            return Answer::from(result.map(ReplyBody::Manager));
+            let complete = |reply| match &self.mint {
+                Some(mint) => mint.complete(context.party(), reply),
+                None => reply,
+            };
+            return Answer::from(result.map(complete).map(ReplyBody::Manager));
         }
         match context.speaks_for(request.id.client) {
             Ok(session) => self.clients.connected(request.id.client, session),
             Err(error) => return Answer::error(error),
         }
         let room = context.room.saturating_sub(REPLY_ROOM);
-        self.carry_out(request.id, request.unanswered, body, context.deadline, room, context.share).await
+        let change = Requested { id: request.id, unanswered: request.unanswered, caller, request: body };
+        let opens = matches!(change.request, ManagerRequest::Create { .. } | ManagerRequest::Grow { .. });
+        let answer = self.carry_out(change, context.deadline, room, context.share).await;
+        match &self.mint {
+            Some(mint) if opens => mint.complete_encoded(context.party(), answer),
+            _ => answer,
+        }
     }
 
     fn iods(&self) -> u32 {

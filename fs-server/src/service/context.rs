@@ -13,8 +13,9 @@ use bmi::config::ServiceClass;
 use bmi::stats::Kept;
 use bmi::{Incoming, MemList, PeerId, Time};
 use fs_proto::codec::{self};
-use fs_proto::{ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
+use fs_proto::{Caller, ErrorCode, FsError, Hello, Identity, Reply, ReplyBody, Request, RequestBody, Role, Sender};
 
+use super::party::{Party, Rights};
 use crate::lock::lock;
 
 /// Limits of a server, for each of its transports. An I/O server with several event loops divides
@@ -84,6 +85,10 @@ pub(crate) struct Session {
     client: OnceLock<u128>,
     /// The Hello that the server has accepted.
     pub(super) hello: OnceLock<Hello>,
+    /// Who its peer is. Set before the Hello.
+    pub(super) party: OnceLock<Party>,
+    /// What it has shown tickets for.
+    pub(crate) rights: Rights,
     /// Number of drafts that the client has begun over the connection and not ended.
     drafts: AtomicUsize,
     /// Keeps the connection while there are any.
@@ -220,6 +225,20 @@ impl Context {
     /// Returns the Hello of the connection.
     pub(crate) fn hello(&self) -> Option<&Hello> {
         self.session.hello.get()
+    }
+
+    /// Returns who the peer is, once it has said Hello.
+    pub(crate) fn party(&self) -> Option<&Party> {
+        self.session.party.get()
+    }
+
+    /// Returns for whom a request is made.
+    pub(crate) fn caller(&self, request: &Request) -> Caller {
+        let hello = || self.hello().map(|hello| &hello.caller);
+        match (self.session.party.get(), request.caller.as_ref().or_else(hello)) {
+            (Some(party), Some(asserted)) => party.speaker.caller(asserted),
+            _ => Caller::NOBODY,
+        }
     }
 
     /// Keeps the connection of `call` as long as its client has drafts. Called when a change was

@@ -31,11 +31,13 @@
 
 mod balance;
 mod context;
+mod party;
 mod serve;
 mod stall;
 
 pub(crate) use balance::{Balance, Meter, Seat};
 pub(crate) use context::Session;
 pub use context::{Answer, Context, Handler, Limits, ReadData, Standing};
+pub(crate) use party::{Party, Rights, audit};
 pub use serve::{Front, serve, serve_all};
 pub(crate) use serve::{beside, serve_beside, serve_until};

@@ -14,13 +14,14 @@ use bmi::polled::Unexpected;
 use bmi::{Endpoint, ErrorKind, Incoming, Message, Peer, PeerEvent, PeerId, Time};
 use fs_proto::codec::{self, CodecError};
 use fs_proto::limits::REPLY_ROOM;
-use fs_proto::{Claims, ErrorCode, FsError, Hello, RequestBody, Sender};
+use fs_proto::{Claims, ErrorCode, FsError, Hello, ManagerRequest, RequestBody, Sender};
 use futures_util::FutureExt;
 use futures_util::future::{Fuse, FusedFuture, join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::balance::Seat;
 use super::context::{Answer, Context, Handler, Limits, Session, Standing, allowance};
+use super::party::{Party, audit};
 use super::stall::{self, StallWatch};
 use crate::metrics::{RequestMetrics, next_sample};
 
@@ -430,10 +431,13 @@ async fn answer(
 /// that the answer arrives. Nothing is served on it.
 fn greet(peer: &Peer, handler: &dyn Handler, standing: &Standing, context: &Context, hello: &Hello) -> Answer {
     let endpoint = peer.endpoint();
-    if let Err(error) = Claims::check_sender(&peer.identity(), &hello.sender) {
-        if endpoint.with(|engine| engine.admits_log_line("a peer that is not what it says", context.peer)) {
-            tracing::warn!(peer = ?context.peer, from = ?peer.addr(), %error, "a peer that is not what it says");
-        }
+    // One connection has one sender.
+    let party = match context.session.party.get() {
+        Some(_) => Ok(()),
+        None => Party::of(&peer.identity(), &hello.sender).map(|party| drop(context.session.party.set(party))),
+    };
+    if let Err(error) = party {
+        audit(peer, "refused peer", "hello", Some(&error));
         return Answer::error(error);
     }
     let identity = match standing.identity() {
@@ -462,17 +466,23 @@ fn greet(peer: &Peer, handler: &dyn Handler, standing: &Standing, context: &Cont
     Answer::from(Ok(identity.within(context.room.saturating_sub(REPLY_ROOM)).into()))
 }
 
-/// Returns whether the peer may make the request at all. The log has each refusal and each use of a
-/// duty.
+/// Returns whether the peer may make the request at all. The audit has each refusal and each use of
+/// a duty.
 fn allowed(peer: &Peer, request: &RequestBody) -> Result<(), FsError> {
     let Some(duty) = request.duty() else { return Ok(()) };
     let identity = peer.identity();
     let allowed = Claims::check_duty(&identity, duty);
-    if peer.endpoint().with(|engine| engine.admits_log_line("a duty", peer.id())) {
-        match &allowed {
-            Ok(()) => tracing::info!(%identity, from = ?peer.addr(), %duty, "a duty was used"),
-            Err(error) => tracing::warn!(%identity, from = ?peer.addr(), %error, "a request was refused"),
+    let what = match request {
+        RequestBody::Manager(ManagerRequest::Revoke { holder, back }) => {
+            format!("{} {}", if *back { "let in" } else { "revoke" }, holder.0)
         }
+        RequestBody::Manager(request) => request.name().to_owned(),
+        RequestBody::Iod(request) => request.name().to_owned(),
+        RequestBody::Hello(_) => "hello".to_owned(),
+    };
+    match &allowed {
+        Ok(()) => audit(peer, "duty", &what, None),
+        Err(error) => audit(peer, "refused duty", &what, Some(error)),
     }
     allowed
 }

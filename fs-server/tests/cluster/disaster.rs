@@ -92,7 +92,8 @@ pub async fn strike(world: &Case, cluster: &SimCluster, players: &mut [Player], 
             // Another cluster's manager is at the address.
             let foreign = MemDisk::default();
             let store = MetaStore::on(foreign.database()).map_err(|error| error.to_string())?;
-            manager::format(&store, ClusterId(9), StoreId(9), 0).map_err(|error| error.to_string())?;
+            manager::format(&store, ClusterId(9), StoreId(9), &fs_proto::Caller::ROOT, 0)
+                .map_err(|error| error.to_string())?;
             drop(store);
             let own = replace(cluster, foreign.copy());
             go_on(world, players).await?;

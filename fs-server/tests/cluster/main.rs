@@ -147,6 +147,7 @@ fn options(seed: u64) -> ClusterOptions {
         commit_time: Duration::from_micros(rng.below(3) * 500),
         threads: [1, 1, 1, 3][rng.below(4) as usize],
         service: service(seed),
+        tickets: seed % 3 == 1,
         ..ClusterOptions::with_iods(3)
     };
     options.limits.request_timeout = Duration::from_secs(1);

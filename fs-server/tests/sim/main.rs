@@ -120,7 +120,7 @@ impl Client {
         let seq = self.seq.get() + 1;
         self.seq.set(seq);
         let id = RequestId { client: self.id, seq };
-        Request { id, unanswered: seq, timeout_ms: 10_000, body: body.into() }
+        Request { id, unanswered: seq, timeout_ms: 10_000, caller: None, ticket: None, body: body.into() }
     }
 
     /// Makes a call with bytes that need not be a request. Returns the reply, even if it is an
@@ -149,7 +149,7 @@ impl Client {
 
     async fn entry(&self, peer: PeerId, request: ManagerRequest) -> Result<Entry, FsError> {
         match self.manager(peer, request).await? {
-            ManagerReply::Entry(entry) => Ok(entry),
+            ManagerReply::Entry(entry) | ManagerReply::Opened { entry, .. } => Ok(entry),
             other => panic!("no entry but {other:?}"),
         }
     }

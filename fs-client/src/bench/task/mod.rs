@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::{Client, ClientOptions, ErrorCode, FsPath, ServerName, TransportChoice};
+use crate::{Caller, Client, ClientOptions, ErrorCode, FsPath, ServerName, TransportChoice};
 use bmi::{Addr, Endpoint, driver};
 use futures_util::future::{Either, select};
 use tokio::sync::{mpsc as orders, watch};
@@ -101,8 +101,7 @@ fn options(job: &Job, over: TransportChoice) -> Result<ClientOptions, String> {
     Ok(ClientOptions {
         timeout: Duration::from_millis(job.timeout_ms.max(1)),
         retry_for: Duration::from_millis(job.retry_ms),
-        uid: rustix::process::getuid().as_raw(),
-        gid: rustix::process::getgid().as_raw(),
+        caller: Caller::of_process(),
         over,
         host: bmi::backend::host_id(),
         ..ClientOptions::new(program::random_id().map_err(|stop| stop.1)?)

@@ -26,7 +26,7 @@ pub(crate) async fn chmod(
             let text = format!("{path} is a symbolic link, which has no bits of its own; name what it leads to");
             return if paths.contains(path) { Err(Error::new(ErrorCode::Invalid, text)) } else { Ok(false) };
         }
-        let mode = client.ask_entry(ManagerRequest::Getattr { handle }).await?.attr.mode;
+        let mode = client.ask_entry(ManagerRequest::Getattr { handle, open: false }).await?.attr.mode;
         let changed = change.apply(mode, handle.dir().is_some(), masked.bits());
         if changed != mode {
             let set = SetAttr { mode: Some(changed), ..SetAttr::default() };

@@ -8,4 +8,5 @@ mod lists;
 mod routes;
 mod shared;
 mod small;
+mod tickets;
 mod together;

@@ -126,7 +126,7 @@ impl Setting {
         let iods = (0..IODS).map(|number| addr(&format!("iod{number}"), KNOWN)).collect();
         let (endpoints, identity) = self.listen("manager", Role::Manager, "here", &[KNOWN]);
         let store = MetaStore::in_memory().unwrap();
-        format(&store, CLUSTER, identity.store, 0).unwrap();
+        format(&store, CLUSTER, identity.store, &fs_proto::Caller::ROOT, 0).unwrap();
         let (settings, instance) = (ManagerSettings::new(iods), identity.start.instance);
         let manager = Manager::new(endpoints[0].clone(), store, settings, instance, || 0).unwrap();
         assert_eq!(manager.identity().start, identity.start);

@@ -39,7 +39,7 @@ impl Raw {
     fn request(&self, body: RequestBody) -> Vec<u8> {
         let seq = self.seq.replace(self.seq.get() + 1);
         let id = RequestId { client: self.id, seq };
-        codec::encode_request(&Request { id, unanswered: seq, timeout_ms: 10_000, body })
+        codec::encode_request(&Request { id, unanswered: seq, timeout_ms: 10_000, caller: None, ticket: None, body })
     }
 
     async fn call(&self, body: RequestBody, data: Body, path: Option<Path>) -> Reply {

@@ -120,7 +120,14 @@ fn a_server_that_is_away_is_named_and_what_was_synced_comes_back_with_it() {
 
 fn request(body: impl Into<RequestBody>) -> Vec<u8> {
     let id = RequestId { client: 1, seq: 1 };
-    codec::encode_request(&Request { id, unanswered: 1, timeout_ms: 5000, body: body.into() })
+    codec::encode_request(&Request {
+        id,
+        unanswered: 1,
+        timeout_ms: 5000,
+        caller: None,
+        ticket: None,
+        body: body.into(),
+    })
 }
 
 /// A client of another version of the protocol is told so.
@@ -139,7 +146,7 @@ fn a_request_of_version_4_is_answered_with_an_error_about_versions() {
         old[0] = 4;
         let error = ask(&old).await.unwrap_err();
         assert_eq!(error.code, ErrorCode::Protocol);
-        assert!(error.detail.contains("version 4") && error.detail.contains("version 16"), "{error}");
+        assert!(error.detail.contains("version 4") && error.detail.contains("version 17"), "{error}");
         // The connection goes on, and serves this version.
         let identity = ask(&request(RequestBody::Hello(Hello::to(Role::Manager)))).await.unwrap();
         assert!(matches!(identity, ReplyBody::Identity(_)));

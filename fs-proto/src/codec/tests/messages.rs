@@ -90,14 +90,14 @@ fn manager_request() -> impl Strategy<Value = ManagerRequest> {
                 small
             }
         ),
-        place().prop_map(|place| ManagerRequest::Lookup { place }),
+        (place(), any::<bool>()).prop_map(|(place, open)| ManagerRequest::Lookup { place, open }),
         (any::<(u64, u32, bool)>(), text()).prop_map(|((dir, max, attributes), after)| ManagerRequest::Readdir {
             dir: DirHandle(dir),
             after,
             max,
             attributes
         }),
-        handle().prop_map(|handle| ManagerRequest::Getattr { handle }),
+        (handle(), any::<bool>()).prop_map(|(handle, open)| ManagerRequest::Getattr { handle, open }),
         (handle(), set).prop_map(|(handle, set)| ManagerRequest::Setattr { handle, set }),
         (place(), place(), replace()).prop_map(|(from, to, replace)| ManagerRequest::Rename { from, to, replace }),
         (place(), kind).prop_map(|(place, kind)| ManagerRequest::Remove { place, kind }),
@@ -199,13 +199,14 @@ fn registration() -> impl Strategy<Value = Registration> {
 fn hello() -> impl Strategy<Value = Hello> {
     let sender =
         prop_oneof![Just(Sender::Client), (role(), start()).prop_map(|(role, start)| Sender::Server(role, start))];
-    (option::of(any::<u128>()), role(), option::of(any::<u128>()), option::of(start()), sender).prop_map(
-        |(cluster, role, store, seen, sender)| Hello {
+    (option::of(any::<u128>()), role(), option::of(any::<u128>()), option::of(start()), sender, caller()).prop_map(
+        |(cluster, role, store, seen, sender, caller)| Hello {
             cluster: cluster.map(ClusterId),
             role,
             store: store.map(StoreId),
             seen,
             sender,
+            caller,
         },
     )
 }
@@ -358,12 +359,33 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
         8 => iod_request().prop_map(RequestBody::Iod),
         1 => hello().prop_map(RequestBody::Hello),
     ];
-    (any::<(u128, u64, u64, u32)>(), body).prop_map(|((client, seq, unanswered, timeout_ms), body)| Request {
-        id: RequestId { client, seq },
-        unanswered,
-        timeout_ms,
-        body,
+    let caller = option::of(caller());
+    (any::<(u128, u64, u64, u32)>(), caller, body).prop_map(|((client, seq, unanswered, timeout_ms), caller, body)| {
+        let ticket = timeout_ms.is_multiple_of(2).then(|| tickets(seq)[0].1);
+        Request { id: RequestId { client, seq }, unanswered, timeout_ms, caller, ticket, body }
     })
+}
+
+fn caller() -> impl Strategy<Value = Caller> {
+    let groups = vec(any::<u32>(), 0..4);
+    (any::<(u32, u32)>(), groups).prop_map(|((uid, gid), groups)| Caller { uid, gid, groups })
+}
+
+fn a_layout() -> Layout {
+    let datafiles = vec![(0, DatafileHandle(3)), (1, DatafileHandle(4))];
+    Layout::new(Distribution::simple_stripe(4096, 2).unwrap(), datafiles).unwrap()
+}
+
+fn grant(number: u64) -> Grant {
+    TicketKey::of(&[7; 32], number).grant(number, Access::READ, &a_layout(), &HolderDigest::of("x"))
+}
+
+fn tickets(number: u64) -> Vec<(DatafileHandle, Ticket)> {
+    grant(number).tickets(&a_layout())
+}
+
+fn access() -> impl Strategy<Value = Access> {
+    (0u8..8).prop_map(|bits| Access::try_from(bits).unwrap())
 }
 
 fn extent() -> impl Strategy<Value = Extent> {
@@ -446,6 +468,8 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
     let manager = prop_oneof![
         Just(ManagerReply::Done),
         entry().prop_map(ManagerReply::Entry),
+        (entry(), access(), option::of(any::<u64>().prop_map(grant)))
+            .prop_map(|(entry, access, grant)| ManagerReply::Opened { entry, access, grant }),
         text().prop_map(ManagerReply::Xattr),
         vec(text().prop_map(XattrName), 0..5).prop_map(ManagerReply::Xattrs),
         (vec((text(), entry()), 0..3), any::<bool>()).prop_map(|(entries, more)| ManagerReply::Listing {
@@ -469,9 +493,18 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         }),
         (vec(any::<u8>(), 0..200), any::<bool>()).prop_map(|(rows, more)| ManagerReply::Backup { rows, more }),
         (vec(check_row(), 0..4), any::<bool>()).prop_map(|(rows, more)| ManagerReply::Check { rows, more }),
-        (any::<u128>(), start(), option::of(start())).prop_map(|(cluster, start, recorded)| {
-            ManagerReply::Registered { cluster: ClusterId(cluster), start, recorded }
-        }),
+        (any::<u128>(), start(), option::of(start()), option::of(any::<u64>())).prop_map(
+            |(cluster, start, recorded, floor)| {
+                let news = |floor| TicketNews {
+                    key: TicketKey::of(&[7; 32], floor),
+                    earlier: (floor % 2 == 0).then(|| TicketKey::of(&[8; 32], floor)),
+                    floor,
+                    revoked: vec![Name("pvfs:user/anna".to_owned())],
+                };
+                let tickets = floor.map(|floor| Box::new(news(floor)));
+                ManagerReply::Registered { cluster: ClusterId(cluster), start, recorded, tickets }
+            },
+        ),
         vec((any::<(u32, u64, u64)>(), failure()), 0..5).prop_map(|pending| ManagerReply::Truncation(
             pending
                 .into_iter()

@@ -88,7 +88,14 @@ proptest! {
 }
 
 fn body(body: impl Into<RequestBody>) -> Request {
-    Request { id: RequestId { client: 1, seq: 1 }, unanswered: 1, timeout_ms: 1000, body: body.into() }
+    Request {
+        id: RequestId { client: 1, seq: 1 },
+        unanswered: 1,
+        timeout_ms: 1000,
+        caller: None,
+        ticket: None,
+        body: body.into(),
+    }
 }
 
 #[test]
@@ -101,9 +108,9 @@ fn another_version_is_named() {
 
 #[test]
 fn limits_hold_on_the_wire() {
-    let long = body(ManagerRequest::Lookup { place: Place::root("x".repeat(MAX_PATH + 1)) });
+    let long = body(ManagerRequest::Lookup { place: Place::root("x".repeat(MAX_PATH + 1)), open: false });
     assert!(matches!(decode_request(&encode_request(&long)), Err(CodecError::Malformed(_))));
-    let just = body(ManagerRequest::Lookup { place: Place::root("x".repeat(MAX_PATH)) });
+    let just = body(ManagerRequest::Lookup { place: Place::root("x".repeat(MAX_PATH)), open: false });
     assert!(decode_request(&encode_request(&just)).is_ok());
 }
 

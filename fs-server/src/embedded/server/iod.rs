@@ -16,7 +16,7 @@ use super::{Neighbours, Role, Server};
 use crate::embedded::loops::{Before, Loops, Parts, Work, adapter};
 use crate::embedded::waiting_room::{wait_until, why_iod};
 use crate::host::random_number;
-use crate::iod::{Iod, LabelLock, Membership};
+use crate::iod::{Gate, Iod, LabelLock, Membership};
 use crate::service::{Handler, Standing, beside, serve_beside};
 use crate::store::{CachedFiles, DataStore, Directory, FileStore, Label, Service};
 use crate::workers::Workers;
@@ -84,7 +84,8 @@ impl Server {
         stop: impl Future<Output = ()>,
         loops: &mut Loops<'_>,
     ) -> Result<(), FsError> {
-        let Role::Iod { index, settings, heartbeat, service, cache_dir, replace, discard_cache, .. } = &self.role
+        let Role::Iod { index, settings, heartbeat, service, cache_dir, replace, discard_cache, tickets, .. } =
+            &self.role
         else {
             unreachable!("only an I/O server gets here")
         };
@@ -92,7 +93,9 @@ impl Server {
         let no_way = || FsError::new(ErrorCode::Unreachable, format!("{manager}: its transport cannot be opened here"));
         let endpoint = way.ok_or_else(no_way)?.endpoint.clone();
         let instance = random_number()?;
-        let mut membership = Membership::new(endpoint, manager.clone(), *index, instance, *replace, *heartbeat);
+        let gate = Arc::new(tickets.map_or_else(Gate::default, |patience| Gate::new(true, patience)));
+        let membership = Membership::new(endpoint, manager.clone(), *index, instance, *replace, *heartbeat);
+        let mut membership = membership.telling(gate.clone());
         let labels = Arc::new(LabelLock::default());
         let mut stop = std::pin::pin!(stop.fuse());
         let endpoints: Vec<_> = opened.iter().map(|open| open.endpoint.clone()).collect();
@@ -113,7 +116,7 @@ impl Server {
             let standing = Standing::serving(self.identity(&label, start, addrs));
             // All transports and all loops share one set of buffers and one queue of clients.
             let first = Iod::new(opened[0].endpoint.clone(), store.clone(), *settings)?;
-            let first = first.started_as(instance as u64).with_labels(labels.clone());
+            let first = first.started_as(instance as u64).with_labels(labels.clone()).guarded_by(gate);
             let work = Work { parts: Parts::Iod(first.parts()), standing };
             loops.begin(&work).await?;
             Ok::<_, FsError>((cached, start, first, work.standing))

@@ -13,7 +13,7 @@ use super::transports::{OpenEndpoint, Opened};
 use super::{Neighbours, Role, Server};
 use crate::embedded::directory::take_inventory;
 use crate::embedded::loops::{Before, Loops, Parts, Work};
-use crate::host::{random_number, wall_clock};
+use crate::host::{random_bytes, random_number, wall_clock};
 use crate::manager::{Manager, ManagerIdentity, ManagerSettings, RollCall, invalid_directory};
 use crate::service::{Front, Handler, Standing, beside, serve_beside};
 use crate::store::{DATABASE, Directory, Label, MetaStore};
@@ -103,8 +103,9 @@ impl Server {
         stop: impl Future<Output = ()>,
         loops: &mut Loops<'_>,
     ) -> Result<(), FsError> {
-        let Role::Manager { restored, .. } = &self.role else { unreachable!("only a manager gets here") };
+        let Role::Manager { restored, tickets, .. } = &self.role else { unreachable!("only a manager gets here") };
         let manager = Manager::new(opened[0].endpoint.clone(), store, settings, random_number()?, wall_clock)?;
+        let manager = if *tickets { manager.with_tickets(random_bytes()?) } else { manager };
         let manager =
             opened.iter().fold(manager, |manager, open| manager.with_endpoint(open.scheme, open.endpoint.clone()));
         let standing = Standing::serving(self.manager_identity(manager.identity(), addrs));

@@ -47,6 +47,8 @@ pub(crate) enum Role {
         /// If set, the metadata was restored: all I/O servers are asked first how far they have
         /// come. Called with lines about the progress.
         restored: Option<fn(&str)>,
+        /// Who opens a file gets tickets for the I/O servers.
+        tickets: bool,
     },
     Iod {
         index: u32,
@@ -64,6 +66,8 @@ pub(crate) enum Role {
         /// If set, a cache of a killed server that cannot be taken over is discarded. Called with
         /// lines about what is lost.
         discard_cache: Option<fn(&str)>,
+        /// If set, datafiles are used with tickets, and for so long without the manager.
+        tickets: Option<Duration>,
     },
 }
 

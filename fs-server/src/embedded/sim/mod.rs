@@ -25,7 +25,7 @@ use self::page_cache::PageCache;
 pub use self::page_cache::PageCacheOptions;
 use super::ClusterOptions;
 use super::waiting_room::{wait_until, why_iod};
-use crate::iod::{Iod, LabelLock, Membership};
+use crate::iod::{Gate, Iod, LabelLock, Membership};
 use crate::manager::{self, Manager};
 use crate::service::{Standing, beside, serve, serve_beside};
 use crate::store::{
@@ -145,7 +145,7 @@ impl SimCluster {
         let disks = (0..options.iods).map(disk).collect();
         let caches = (0..options.iods).map(|_| Rc::default()).collect();
         let metadata = MemDisk::default();
-        manager::format(&MetaStore::on(metadata.database())?, SIM_CLUSTER, StoreId(1), 0)?;
+        manager::format(&MetaStore::on(metadata.database())?, SIM_CLUSTER, StoreId(1), &fs_proto::Caller::ROOT, 0)?;
         let cluster = SimCluster { sim: sim.clone(), options: options.clone(), disks, media, caches, metadata, loops };
         for (index, disk) in cluster.disks.iter().enumerate() {
             cluster.iod_node(index).disk().attach(Rc::new(disk.clone()));
@@ -300,7 +300,11 @@ async fn run_manager(node: Node, iods: Vec<Addr>, options: Rc<ClusterOptions>, m
     let begin = async || {
         let (store, settings) = (MetaStore::on(metadata.reopen().database())?, options.manager(iods.clone()));
         let clock = node.clone();
-        Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())
+        let manager = Manager::new(endpoint.clone(), store, settings, instance(&node), move || clock.wall_ns())?;
+        // Each start has another one.
+        let mut secret = [0; 32];
+        secret[..16].copy_from_slice(&instance(&node).to_le_bytes());
+        Ok(if options.tickets { manager.with_tickets(secret) } else { manager })
     };
     let manager = until_started(&node, begin).await.taking(options.commit_time);
     let own = manager.identity();
@@ -366,7 +370,9 @@ async fn run_iod(
     let open = async || SimStore::open(&disk, medium.clone())?.checksums(options.checksums);
     let store = Rc::new(until_started(&node, open).await.mapping(options.service == Service::Mmap));
     let number = StoreId(instance << 32 | u128::from(index) | 1 << 31);
-    let mut membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);
+    let gate = Arc::new(Gate::new(options.tickets, Gate::PATIENCE));
+    let membership = Membership::new(endpoint.clone(), manager, index, instance, false, options.heartbeat);
+    let mut membership = membership.telling(gate.clone());
     let labels = Arc::new(LabelLock::default());
     let begin = begin(&mut membership, &store, &labels, number, &node);
     let never = std::future::pending();
@@ -389,7 +395,7 @@ async fn run_iod(
         }
     };
     let iod = until_started(&node, async || Iod::new(endpoint.clone(), stored.clone(), options.iod)).await;
-    let iod = iod.started_as(instance as u64).with_labels(labels.clone());
+    let iod = iod.started_as(instance as u64).with_labels(labels.clone()).guarded_by(gate);
     let standing = Standing::serving(identity(&node, &label, start));
     let failed = Cell::new(false);
     let stop = async {

@@ -38,6 +38,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
 use super::clients::Clients;
+use super::mint::Mint;
 use crate::manager::Manager;
 use crate::manager::commit::Lookups;
 use crate::service::{Answer, Context, Handler};
@@ -74,13 +75,14 @@ pub(crate) struct ManagerLoop {
     lookups: Arc<Lookups>,
     clients: Arc<Clients>,
     errands: mpsc::UnboundedSender<Errand>,
+    mint: Option<Arc<Mint>>,
 }
 
 impl Manager {
     /// Returns the manager's part of a further event loop.
     pub(crate) fn further_loop(&self) -> ManagerLoop {
         let (lookups, clients) = (self.lookups.clone(), self.clients.clone());
-        ManagerLoop { lookups, clients, errands: self.errands.sender.clone() }
+        ManagerLoop { lookups, clients, errands: self.errands.sender.clone(), mint: self.mint.clone() }
     }
 
     /// Does the errands of the further loops, in an endless loop.
@@ -113,18 +115,25 @@ impl ManagerLoop {
             ManagerRequest::Ping => Ok(ManagerReply::Done),
             ManagerRequest::Lookup { .. } | ManagerRequest::Getattr { .. } | ManagerRequest::Readdir { .. } => {
                 let room = context.room.saturating_sub(REPLY_ROOM);
-                self.lookups.look(body, room)?
+                self.lookups.look(&context.caller(request), client, body, room)?
             }
             _ => return None,
         };
         self.clients.uses(client, context.session());
-        Some(Answer::from(reply.map(ReplyBody::Manager)))
+        let complete = |reply| match &self.mint {
+            Some(mint) => mint.complete(context.party(), reply),
+            None => reply,
+        };
+        Some(Answer::from(reply.map(complete).map(ReplyBody::Manager)))
     }
 }
 
 #[async_trait(?Send)]
 impl Handler for ManagerLoop {
     async fn handle(&self, context: &Context, request: Request, call: &Incoming) -> Answer {
+        if let Err(error) = self.lookups.check_party(context.party()) {
+            return Answer::error(error);
+        }
         if let Some(answer) = self.look(context, &request) {
             return answer;
         }

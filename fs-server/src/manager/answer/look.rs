@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use bmi::Addr;
 use bmi::hooks::step;
-use fs_proto::{ClusterInfo, FileHandle, FsError, IodInfo, ManagerReply, ManagerRequest, ManagerStat};
+use fs_proto::{Caller, ClusterInfo, FileHandle, FsError, IodInfo, ManagerReply, ManagerRequest, ManagerStat, Name};
 use redb::WriteTransaction;
 
 use crate::manager::Manager;
 use crate::manager::backup::What;
-use crate::manager::commit::lookups;
+use crate::manager::commit::lookups::{self, Asker};
 use crate::manager::tables::{Change, names};
 use crate::metrics::{UP, Values, of_manager};
 use crate::service::Session;
@@ -18,19 +18,28 @@ impl Manager {
     /// Answers a request that changes nothing. The reply has `room` bytes.
     pub(in crate::manager) async fn look(
         &self,
+        caller: &Caller,
         client: u128,
         request: &ManagerRequest,
         room: usize,
     ) -> Result<ManagerReply, FsError> {
         match request {
-            ManagerRequest::Hold { file } => return self.hold(client, *file, room).await,
+            ManagerRequest::Hold { file } => return self.hold(caller, client, *file, room).await,
             ManagerRequest::Release { files } => return self.release(client, files).await,
             ManagerRequest::Ping => return Ok(ManagerReply::Done),
+            ManagerRequest::Revoked => {
+                let all = self.lookups.revoked().into_iter().map(|(name, since)| (Name(name), since));
+                return Ok(ManagerReply::Revoked(all.collect()));
+            }
             ManagerRequest::Cluster { first } => return Ok(ManagerReply::Cluster(self.cluster(*first as usize, room))),
             _ => {}
         }
         // This also opens the database again, if it has failed.
-        let reply = self.read(|read| lookups::answer(read, request, room)).await?;
+        let reply = self.read(|read| {
+            let asker = Asker { caller, client, holds: &self.lookups.holds };
+            lookups::answer(read, &asker, request, room)
+        });
+        let reply = reply.await?;
         Ok(match reply {
             ManagerReply::Stat(stat) => {
                 ManagerReply::Stat(ManagerStat { prepared: self.pools.borrow().total(), ..stat })
@@ -40,14 +49,24 @@ impl Manager {
     }
 
     /// Notes that a client has a file open, and returns the file as it is.
-    async fn hold(&self, client: u128, file: FileHandle, room: usize) -> Result<ManagerReply, FsError> {
+    async fn hold(
+        &self,
+        caller: &Caller,
+        client: u128,
+        file: FileHandle,
+        room: usize,
+    ) -> Result<ManagerReply, FsError> {
         self.lookups.hold(file, client).await?;
         // From now on its files stay for some time when its connection is lost.
         self.clients.owns_nameless(client, self.endpoint.now());
-        let getattr = ManagerRequest::Getattr { handle: file.into() };
+        let getattr = ManagerRequest::Getattr { handle: file.into(), open: true };
         let held = async {
-            let found = Box::pin(self.look(client, &getattr, room)).await?;
-            let is_nameless = matches!(&found, ManagerReply::Entry(entry) if entry.attr.nlink == 0);
+            let found = Box::pin(self.look(caller, client, &getattr, room)).await?;
+            let mut is_nameless = false;
+            if let ManagerReply::Opened { entry, access, .. } = &found {
+                is_nameless = entry.attr.nlink == 0;
+                self.lookups.holds.grant(file.0, client, *access);
+            }
             if is_nameless || !self.lookups.holds.knows(client) {
                 let (now_ns, holds) = ((self.wall)(), self.lookups.holds.clone());
                 let hold = move |transaction: &WriteTransaction| Change::open(transaction, now_ns)?.hold(client, file);
@@ -84,7 +103,7 @@ impl Manager {
 
     /// Returns what is sampled of the manager.
     pub(in crate::manager) async fn values(&self) -> Values {
-        let stat = self.look(0, &ManagerRequest::Statfs, 0).await;
+        let stat = self.look(&Caller::ROOT, 0, &ManagerRequest::Statfs, 0).await;
         let mut values = if let Ok(ManagerReply::Stat(stat)) = stat { of_manager(&stat) } else { Vec::new() };
         let (members, now) = (self.members.borrow(), self.endpoint.now());
         values.push((UP, (0..self.iods()).filter(|iod| members.is_up(*iod, now)).count() as u64));

@@ -4,7 +4,9 @@
 mod clients;
 mod further_loop;
 mod look;
+mod mint;
 
 pub(super) use clients::Clients;
 pub(super) use further_loop::Errands;
 pub(crate) use further_loop::ManagerLoop;
+pub(super) use mint::Mint;

@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn pages_are_of_one_moment_and_make_an_equal_database() {
         let store = MetaStore::in_memory().unwrap();
-        crate::manager::format(&store, ClusterId(1), StoreId(2), 5).unwrap();
+        crate::manager::format(&store, ClusterId(1), StoreId(2), &fs_proto::Caller::ROOT, 5).unwrap();
         (0..50).for_each(|number| mkdir(&store, &format!("dir{number:02}")));
         let (mut snapshots, session) = (Snapshots::default(), Arc::new(Session::default()));
         let copy = MetaStore::in_memory().unwrap();
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_slow_client_does_not_keep_a_snapshot_for_ever_nor_others_from_a_backup() {
         let store = MetaStore::in_memory().unwrap();
-        crate::manager::format(&store, ClusterId(1), StoreId(2), 5).unwrap();
+        crate::manager::format(&store, ClusterId(1), StoreId(2), &fs_proto::Caller::ROOT, 5).unwrap();
         (0..800).for_each(|number| mkdir(&store, &format!("dir{number:03}")));
         let mut snapshots = Snapshots::default();
         let sessions = ["slow", "slow", "operator", "third"].map(|host| {
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn snapshots_are_few_and_end() {
         let store = MetaStore::in_memory().unwrap();
-        crate::manager::format(&store, ClusterId(1), StoreId(2), 5).unwrap();
+        crate::manager::format(&store, ClusterId(1), StoreId(2), &fs_proto::Caller::ROOT, 5).unwrap();
         (0..50).for_each(|number| mkdir(&store, &format!("dir{number:02}")));
         let mut snapshots = Snapshots::default();
         let sessions = [(); 3].map(|()| Arc::new(Session::default()));

@@ -22,14 +22,14 @@ use std::time::Duration;
 
 use bmi::Time;
 use bmi::hooks::{step, steps};
-use fs_proto::{ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, RequestId, codec};
+use fs_proto::{ErrorCode, FsError, ManagerReply, ManagerRequest, Reply, codec};
 use tokio::sync::oneshot;
 
 use super::database::slow;
 use super::group::{Effect, Group, Made, Requested, Situation};
 use super::lookups::View;
 use super::truncate::Preparing;
-use crate::manager::tables::{CLIENTS, Candidate, dedup};
+use crate::manager::tables::{CLIENTS, Candidate, dedup, names};
 use crate::manager::{Fault, Manager};
 use crate::service::Answer;
 
@@ -110,23 +110,26 @@ impl Manager {
     /// changes that may wait for a stalled disk.
     pub(in crate::manager) async fn carry_out(
         &self,
-        id: RequestId,
-        unanswered: u64,
-        request: ManagerRequest,
+        change: Requested,
         deadline: Time,
         room: usize,
         most: usize,
     ) -> Answer {
         self.changes.most.set(most);
-        let change = |request| Requested { id, unanswered, request };
-        let ManagerRequest::Truncate { file, size } = request else {
-            return self.queue(change(request), deadline, None).await;
+        let ManagerRequest::Truncate { file, size } = change.request else {
+            return self.queue(change, deadline, None).await;
         };
+        let id = change.id;
         // If it was decided before, no server needs to prepare it again.
         let decided = match self.read(|read| dedup::answer(read, id)).await {
             Ok(Some(answer)) => Answer::Encoded(answer),
             Ok(None) => {
-                let decide = |held| self.queue(change(request), deadline, Some(held));
+                let (holds, caller) = (&self.lookups.holds, &change.caller);
+                let may = self.read(|read| names::view(read)?.by(caller).may_write(file, id.client, holds));
+                if let Err(error) = may.await {
+                    return Answer::error(error);
+                }
+                let decide = |held| self.queue(change, deadline, Some(held));
                 self.truncate(file, size, deadline, decide).await.unwrap_or_else(Answer::error)
             }
             Err(error) => return Answer::error(error),
@@ -309,6 +312,7 @@ impl Manager {
         for effect in &made.effects {
             match *effect {
                 // The hold itself is noted with the metadata (`Lookups::publish`).
+                Effect::Revoked => {}
                 Effect::Held(_, client) => self.clients.owns_nameless(client, self.endpoint.now()),
                 Effect::DraftBegun(client) => {
                     self.clients.owns_nameless(client, self.endpoint.now());

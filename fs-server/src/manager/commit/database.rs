@@ -84,7 +84,7 @@ fn stopping() -> FsError {
 impl Database {
     /// Creates the access to a database. Whoever has the lookups may read it as well.
     pub(in crate::manager) fn new(store: MetaStore, holds: Holds) -> Result<(Database, Arc<Lookups>), Fault> {
-        let lookups = Arc::new(Lookups::new(Arc::new(store.read()?), holds));
+        let lookups = Arc::new(Lookups::new(Arc::new(store.read()?), holds)?);
         let (jobs, work, time) = (RefCell::default(), Notify::new(), Duration::ZERO);
         Ok((Database { store: Arc::new(store), lookups: lookups.clone(), jobs, work, time }, lookups))
     }

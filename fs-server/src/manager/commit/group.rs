@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bmi::hooks::{mutated, step};
 use fs_proto::{
-    DatafileHandle, ErrorCode, Existing, Fix, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody, RequestId, codec,
+    Access, Caller, DatafileHandle, ErrorCode, Existing, Fix, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody,
+    RequestId, codec,
 };
 
 use crate::manager::Fault;
@@ -25,9 +26,11 @@ use crate::store::MetaStore;
 
 /// A change that a client has requested.
 #[derive(Debug)]
-pub(super) struct Requested {
+pub(in crate::manager) struct Requested {
     pub(in crate::manager) id: RequestId,
     pub(in crate::manager) unanswered: u64,
+    /// For whom.
+    pub(in crate::manager) caller: Caller,
     pub(in crate::manager) request: ManagerRequest,
 }
 
@@ -60,6 +63,8 @@ pub(in crate::manager) enum Effect {
     DraftBegun(u128),
     /// A client has published or abandoned a file without a name.
     DraftEnded(u128),
+    /// Somebody was shut out, or let in again.
+    Revoked,
 }
 
 /// What became of a group.
@@ -191,8 +196,9 @@ impl Group {
 
     fn apply(&mut self, change: &mut Change<'_>, index: usize) -> Result<ManagerReply, Fault> {
         let Group { changes, situation, effects, .. } = self;
-        let Requested { id, request, .. } = &changes[index];
+        let Requested { id, request, caller, .. } = &changes[index];
         let client = id.client;
+        change.speak_for(caller);
         let reply = match request {
             ManagerRequest::Mkdir { place, mode, uid, gid } => {
                 ManagerReply::Entry(change.mkdir(place, Birth { mode: *mode, uid: *uid, gid: *gid })?)
@@ -209,7 +215,8 @@ impl Group {
                 }
                 let (small, by) = (*small, *id);
                 let new = NewFile { place, birth, strip_size, default_strip, servers, existing, small, by };
-                let entry = change.create(new, |created, wanted| situation.place(created, wanted, small, avoid))?;
+                let (entry, access) =
+                    change.create(new, |created, wanted| situation.place(created, wanted, small, avoid))?;
                 if let (true, Some(file)) = (*hold, entry.handle.file()) {
                     change.hold(client, file)?;
                     effects.push(Effect::Held(file.0, client));
@@ -217,7 +224,7 @@ impl Group {
                 if existing == Existing::Replace {
                     effects.push(Effect::DraftBegun(client));
                 }
-                ManagerReply::Entry(entry)
+                ManagerReply::Opened { entry, access, grant: None }
             }
             ManagerRequest::Publish { file, place, inherit, mode, mtime_ns, size, replace } => {
                 let (file, inherit, replace) = (*file, *inherit, *replace);
@@ -240,6 +247,7 @@ impl Group {
                 ManagerReply::Done
             }
             ManagerRequest::BeginWrite { file } => {
+                change.may_write(*file, client)?;
                 if !mutated("manager/recorded-size-kept") {
                     change.begin_write(*file, *id)?;
                 }
@@ -282,8 +290,15 @@ impl Group {
                 change.repair(repair, situation.servers.len())?;
                 ManagerReply::Done
             }
+            ManagerRequest::Revoke { holder, back } => {
+                change.revoke(&holder.0, *back)?;
+                effects.push(Effect::Revoked);
+                ManagerReply::Done
+            }
             ManagerRequest::Grow { file, avoid } => {
-                ManagerReply::Entry(change.grow(*file, |first, most| situation.place_further(first, most, avoid))?)
+                change.may_write(*file, client)?;
+                let entry = change.grow(*file, |first, most| situation.place_further(first, most, avoid))?;
+                ManagerReply::Opened { entry, access: Access::BOTH, grant: None }
             }
             other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
         };

@@ -15,18 +15,22 @@
 //! **Tests**: `tests/sim/manager/loops.rs` and `tests/sim/manager/commits.rs`;
 //! `tests/it/transports/loops.rs` of the client with real threads.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bmi::hooks::step;
 use fs_proto::limits::{MAX_ENTRIES, MAX_LISTED};
-use fs_proto::{ErrorCode, FileHandle, FsError, ManagerReply, ManagerRequest};
-use redb::ReadTransaction;
+use fs_proto::{Caller, Entry, ErrorCode, FileHandle, FsError, ManagerReply, ManagerRequest};
+use redb::{ReadTransaction, ReadableTable};
 use tokio::sync::Notify;
 
 use super::group::Effect;
 use crate::lock::lock;
 use crate::manager::Fault;
-use crate::manager::tables::{Held, Holds, names};
+use crate::manager::tables::names::{self, Key, Named};
+use crate::manager::tables::{Held, Holds, revoked};
+use crate::service::Party;
 
 /// The metadata as of a commit.
 pub(in crate::manager) type View = Arc<ReadTransaction>;
@@ -39,30 +43,66 @@ pub(in crate::manager) struct Lookups {
     committed: Notify,
     /// Who has which file open.
     pub(in crate::manager) holds: Holds,
+    /// Who was shut out, and when.
+    revoked: Mutex<BTreeMap<String, u64>>,
+    any_revoked: AtomicBool,
+}
+
+/// Who asks for something.
+#[derive(Clone, Copy)]
+pub(in crate::manager) struct Asker<'a> {
+    /// For whom.
+    pub(in crate::manager) caller: &'a Caller,
+    pub(in crate::manager) client: u128,
+    /// Who has which file open.
+    pub(in crate::manager) holds: &'a Holds,
+}
+
+impl Asker<'_> {
+    /// Opens an object.
+    fn opens<O, N>(&self, view: &names::View<O, N>, entry: Entry) -> Result<ManagerReply, Fault>
+    where
+        O: ReadableTable<u64, &'static [u8]>,
+        N: ReadableTable<Key, Named>,
+    {
+        let held = self.holds.access(entry.handle.raw(), self.client);
+        let access = view.opened(&entry, held)?;
+        Ok(ManagerReply::Opened { entry, access, grant: None })
+    }
 }
 
 /// Answers a request that changes nothing, from the metadata alone. The reply has `room` bytes.
 pub(in crate::manager) fn answer(
     read: &ReadTransaction,
+    asker: &Asker<'_>,
     request: &ManagerRequest,
     room: usize,
 ) -> Result<ManagerReply, Fault> {
+    let Asker { caller, .. } = *asker;
     Ok(match request {
         ManagerRequest::Truncation { file } => ManagerReply::Truncation(names::truncation(read, *file, room)?),
-        ManagerRequest::Lookup { place } => ManagerReply::Entry(names::view(read)?.lookup(place)?),
-        ManagerRequest::Getattr { handle } => ManagerReply::Entry(names::view(read)?.getattr(*handle)?),
+        ManagerRequest::Lookup { place, open } => {
+            let view = names::view(read)?.by(caller);
+            let entry = view.lookup(place)?;
+            if *open { asker.opens(&view, entry)? } else { ManagerReply::Entry(entry) }
+        }
+        ManagerRequest::Getattr { handle, open } => {
+            let view = names::view(read)?.by(caller);
+            let entry = view.getattr(*handle)?;
+            if *open { asker.opens(&view, entry)? } else { ManagerReply::Entry(entry) }
+        }
         ManagerRequest::Readdir { dir, after, max, attributes: true } => {
             let max = (*max as usize).min(MAX_LISTED);
-            let (entries, more) = names::view(read)?.listing(*dir, after, max, room)?;
+            let (entries, more) = names::view(read)?.by(caller).listing(*dir, after, max, room)?;
             ManagerReply::Listing { entries, more }
         }
         ManagerRequest::Readdir { dir, after, max, attributes: false } => {
             let max = (*max as usize).min(MAX_ENTRIES);
-            let (entries, more) = names::view(read)?.readdir(*dir, after, max, room)?;
+            let (entries, more) = names::view(read)?.by(caller).readdir(*dir, after, max, room)?;
             ManagerReply::Entries { entries, more }
         }
-        ManagerRequest::GetXattr { handle, name } => ManagerReply::Xattr(names::xattr(read, *handle, name)?),
-        ManagerRequest::ListXattrs { handle } => ManagerReply::Xattrs(names::xattrs(read, *handle)?),
+        ManagerRequest::GetXattr { handle, name } => ManagerReply::Xattr(names::xattr(read, caller, *handle, name)?),
+        ManagerRequest::ListXattrs { handle } => ManagerReply::Xattrs(names::xattrs(read, caller, *handle)?),
         ManagerRequest::Statfs => ManagerReply::Stat(names::stat(read)?),
         other => {
             return Err(FsError::new(ErrorCode::Invalid, format!("{} changes something", other.name())).into());
@@ -71,8 +111,31 @@ pub(in crate::manager) fn answer(
 }
 
 impl Lookups {
-    pub(in crate::manager) fn new(view: View, holds: Holds) -> Lookups {
-        Lookups { view: Mutex::new(Some(view)), committed: Notify::new(), holds }
+    pub(in crate::manager) fn new(view: View, holds: Holds) -> Result<Lookups, Fault> {
+        let revoked = revoked(&view)?;
+        let any_revoked = AtomicBool::new(!revoked.is_empty());
+        let (view, revoked) = (Mutex::new(Some(view)), Mutex::new(revoked));
+        Ok(Lookups { view, committed: Notify::new(), holds, revoked, any_revoked })
+    }
+
+    /// Returns who was shut out, and when.
+    pub(in crate::manager) fn revoked(&self) -> BTreeMap<String, u64> {
+        lock(&self.revoked).clone()
+    }
+
+    /// Checks that a peer was not shut out.
+    ///
+    /// # Errors
+    /// `Permission`.
+    pub(in crate::manager) fn check_party(&self, party: Option<&Party>) -> Result<(), FsError> {
+        match party {
+            Some(Party { name, is_trusted: false, .. })
+                if self.any_revoked.load(Ordering::Acquire) && lock(&self.revoked).contains_key(name) =>
+            {
+                Err(FsError::new(ErrorCode::Permission, format!("{name} was shut out")))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the metadata as of the last commit. `None` if the database must be opened first, or
@@ -88,6 +151,15 @@ impl Lookups {
             step();
             if let Effect::Held(file, client) = *effect {
                 self.holds.created(file, client);
+            }
+        }
+        if let Some(view) = view.as_ref().filter(|_| effects.contains(&Effect::Revoked)) {
+            match revoked(view) {
+                Ok(all) => {
+                    self.any_revoked.store(!all.is_empty(), Ordering::Release);
+                    *lock(&self.revoked) = all;
+                }
+                Err(fault) => tracing::error!(error = %fault.into_error(), "it is not known who was shut out"),
             }
         }
         // The old view is dropped without the lock: that may free pages of the database.
@@ -135,10 +207,13 @@ impl Lookups {
     /// can: the database must be opened first, or a read has failed.
     pub(in crate::manager) fn look(
         &self,
+        caller: &Caller,
+        client: u128,
         request: &ManagerRequest,
         room: usize,
     ) -> Option<Result<ManagerReply, FsError>> {
-        match answer(&*self.view()?, request, room) {
+        let asker = Asker { caller, client, holds: &self.holds };
+        match answer(&*self.view()?, &asker, request, room) {
             Ok(reply) => Some(Ok(reply)),
             Err(Fault::Store(error)) => {
                 tracing::warn!(%error, "a read of the metadata failed");

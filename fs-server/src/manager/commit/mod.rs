@@ -10,5 +10,6 @@ mod truncate;
 
 pub(super) use changes::Queue;
 pub(super) use database::{Database, Shared};
+pub(super) use group::Requested;
 pub(super) use lookups::{Lookups, View};
 pub(super) use truncate::Truncations;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use bmi::hooks::{mutated, step};
 use bmi::{Endpoint, Peer, Time};
 use fs_proto::limits::MAX_DATAFILES;
-use fs_proto::{DatafileHandle, ErrorCode, FsError, Hello, IodReply, IodRequest, ReplyBody, Role, Sender};
+use fs_proto::{Caller, DatafileHandle, ErrorCode, FsError, Hello, IodReply, IodRequest, ReplyBody, Role, Sender};
 use futures_util::future::join_all;
 use redb::WriteTransaction;
 
@@ -315,6 +315,7 @@ impl Manager {
             store: recorded.map(|recorded| recorded.store),
             seen: recorded.map(|recorded| recorded.start),
             sender: Sender::Server(Role::Manager, self.identity.start),
+            caller: Caller::ROOT,
         };
         call::greet(peer, hello, PATIENCE).await.map_err(named)?;
         Ok(())

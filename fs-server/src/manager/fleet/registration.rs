@@ -61,12 +61,15 @@ impl Manager {
             let judged = self.judge(context, registration)?;
             if let Judged::Ready(recorded, Verdict::Known) = judged {
                 self.admit(context, iod, recorded);
-                return Ok(ManagerReply::Registered { cluster, start: own, recorded: Some(start) });
+                let (recorded, tickets) = (Some(start), self.ticket_news().map(Box::new));
+                return Ok(ManagerReply::Registered { cluster, start: own, recorded, tickets });
             }
             let done = self.registering.done.notified();
             let next = match judged {
                 _ if self.registering.busy.get() => None,
-                Judged::Early(known) => return Ok(ManagerReply::Registered { cluster, start: own, recorded: known }),
+                Judged::Early(recorded) => {
+                    return Ok(ManagerReply::Registered { cluster, start: own, recorded, tickets: None });
+                }
                 Judged::Ready(recorded, verdict) => Some((recorded, verdict == Verdict::Replaced)),
             };
             let recorded = async {

@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn the_next_start_is_above_all_that_was_reported() {
         let store = MetaStore::in_memory().unwrap();
-        crate::manager::format(&store, ClusterId(1), StoreId(2), 5).unwrap();
+        crate::manager::format(&store, ClusterId(1), StoreId(2), &fs_proto::Caller::ROOT, 5).unwrap();
         let transaction = store.write().unwrap();
         Members::record(&transaction, 0, Recorded { store: StoreId(7), start: Start { epoch: 3, instance: 3 } })
             .unwrap();
@@ -295,7 +295,7 @@ mod tests {
                 by: RequestId { client: 1, seq: 1 },
             };
             let place = Place::root("file");
-            let file = change.create(new(&place, Existing::Refuse), datafiles).unwrap();
+            let (file, _) = change.create(new(&place, Existing::Refuse), datafiles).unwrap();
             change.create(new(&place, Existing::Replace), datafiles).unwrap();
             change.record_size(file.handle.file().unwrap(), RequestId { client: 1, seq: 2 }, 77).unwrap();
         }

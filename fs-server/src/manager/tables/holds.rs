@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use bmi::Time;
 use bmi::hooks::{mutated, step};
+use fs_proto::Access;
 use redb::{ReadTransaction, ReadableTable, TableDefinition};
 
 use crate::lock::lock;
@@ -70,8 +71,8 @@ pub(in crate::manager) struct Holds(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// By file: its clients.
-    held: BTreeSet<(u64, u128)>,
+    /// By file: its clients, and what each may do with it since it has opened it.
+    held: BTreeMap<(u64, u128), Access>,
     /// By client: its files.
     files: BTreeMap<u128, BTreeSet<u64>>,
     fates: BTreeMap<u64, Fate>,
@@ -82,9 +83,10 @@ struct State {
 }
 
 impl State {
-    fn hold(&mut self, file: u64, client: u128) {
+    fn hold(&mut self, file: u64, client: u128, access: Access) {
         self.files.entry(client).or_default().insert(file);
-        self.held.insert((file, client));
+        let held = self.held.entry((file, client)).or_default();
+        *held = held.and(access);
     }
 }
 
@@ -133,8 +135,20 @@ impl Holds {
         if state.files.get(&client).is_some_and(|files| files.len() >= MOST && !files.contains(&file)) {
             return Held::TooMany;
         }
-        state.hold(file, client);
+        state.hold(file, client, Access::NONE);
         Held::Yes
+    }
+
+    /// Notes what a client that holds a file may do with it, whatever becomes of its mode.
+    pub(in crate::manager) fn grant(&self, file: u64, client: u128, access: Access) {
+        if let Some(held) = lock(&self.0).held.get_mut(&(file, client)) {
+            *held = held.and(access);
+        }
+    }
+
+    /// Returns what a client may do with a file because it has opened it.
+    pub(in crate::manager) fn access(&self, file: u64, client: u128) -> Access {
+        lock(&self.0).held.get(&(file, client)).copied().unwrap_or_default()
     }
 
     /// Returns true if a client can hold more files.
@@ -146,7 +160,7 @@ impl Holds {
     pub(in crate::manager) fn created(&self, file: u64, client: u128) {
         let mut state = lock(&self.0);
         state.known.insert(client);
-        state.hold(file, client);
+        state.hold(file, client, Access::BOTH);
     }
 
     /// Notes that a client does not hold a file any more. Returns false if the file is losing its
@@ -177,7 +191,7 @@ impl Holds {
     pub(super) fn unnamed(&self, file: u64) -> Vec<u128> {
         let mut state = lock(&self.0);
         let mut holders: Vec<u128> =
-            state.held.range((file, 0)..=(file, u128::MAX)).map(|(_, client)| *client).collect();
+            state.held.range((file, 0)..=(file, u128::MAX)).map(|((_, client), _)| *client).collect();
         if state.until.is_some() && !mutated("manager/start-forgets-who-has-files-open") {
             holders.push(NOBODY);
         }

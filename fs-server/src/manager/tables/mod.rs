@@ -8,6 +8,7 @@ mod identity;
 pub(super) mod names;
 pub(super) mod placement;
 pub(super) mod pools;
+mod revoked;
 
 pub(super) use check::{CheckFrom, check_page};
 #[cfg(test)]
@@ -23,3 +24,4 @@ pub(super) use names::{
 };
 pub(super) use placement::{Candidate, Unplaced, Wanted};
 pub(super) use pools::{DISCARDS, POOLS, Pools};
+pub(super) use revoked::revoked;

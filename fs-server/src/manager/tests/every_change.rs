@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 
-use fs_proto::ManagerReply;
+use fs_proto::{Caller, ManagerReply};
 
 use super::{mkdirs, run};
 use crate::manager::*;
@@ -29,7 +29,7 @@ fn begin(disk: &MemDisk, instance: u128, failed: &mut u32) -> Manager {
 
 fn is_there(manager: &Manager, path: &str) -> bool {
     let place = fs_proto::Place::root(path);
-    match run(manager, manager.look(1, &ManagerRequest::Lookup { place }, 1 << 20)) {
+    match run(manager, manager.look(&Caller::ROOT, 1, &ManagerRequest::Lookup { place, open: false }, 1 << 20)) {
         Ok(_) => true,
         Err(error) if error.code == ErrorCode::NotFound => false,
         Err(error) => panic!("{path}: {error}"),
@@ -40,7 +40,7 @@ fn is_there(manager: &Manager, path: &str) -> bool {
 fn scenario(failure: Option<(u64, ErrorKind)>) -> (u64, u32) {
     let disk = MemDisk::default();
     // What was not formatted to the end is not used: its directory has no label.
-    format(&MetaStore::on(disk.database()).unwrap(), ClusterId(1), StoreId(2), 0).unwrap();
+    format(&MetaStore::on(disk.database()).unwrap(), ClusterId(1), StoreId(2), &Caller::ROOT, 0).unwrap();
     let formatted = disk.changes();
     disk.fail_at(failure.map(|(change, kind)| (formatted + change, 1, kind)));
     let mut failed = 0;
@@ -84,7 +84,7 @@ fn scenario(failure: Option<(u64, ErrorKind)>) -> (u64, u32) {
     for name in &acknowledged {
         assert!(found.contains(name), "{failure:?}: {name} was acknowledged");
     }
-    let stat = run(&manager, manager.look(1, &ManagerRequest::Statfs, 4096)).unwrap();
+    let stat = run(&manager, manager.look(&Caller::ROOT, 1, &ManagerRequest::Statfs, 4096)).unwrap();
     let ManagerReply::Stat(stat) = stat else { panic!("statfs") };
     assert_eq!(stat.dirs as usize, 1 + found.len(), "{failure:?}: half done");
     assert!(mkdirs(&manager, &["z"])[0].is_ok(), "{failure:?}");

@@ -3,7 +3,7 @@
 mod every_change;
 mod stalled_disk;
 
-use fs_proto::{DatafileHandle, ErrorCode, ManagerReply, RequestId, Start, codec};
+use fs_proto::{Caller, DatafileHandle, ErrorCode, ManagerReply, RequestId, Start, codec};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use redb::{StorageBackend, WriteTransaction};
@@ -150,7 +150,7 @@ pub(super) fn start(disk: &(impl StorageBackend + Clone), instance: u128) -> Man
     let endpoint = bmi_sim::World::new(1).node("manager").endpoint(bmi::Config::default()).unwrap();
     let store = MetaStore::on(disk.clone()).unwrap();
     if instance == 1 {
-        format(&store, ClusterId(1), StoreId(2), 0).unwrap();
+        format(&store, ClusterId(1), StoreId(2), &fs_proto::Caller::ROOT, 0).unwrap();
     }
     Manager::new(endpoint, store, ManagerSettings::new(vec![Addr::tcp("h", 1)]), instance, || 0).unwrap()
 }
@@ -184,7 +184,8 @@ pub(super) async fn mkdir(manager: &Manager, id: RequestId, name: &str) -> Resul
     let place = fs_proto::Place::root(name);
     let request = ManagerRequest::Mkdir { place, mode: 0o755, uid: 0, gid: 0 };
     let deadline = manager.endpoint.now() + Duration::from_secs(60);
-    match manager.carry_out(id, id.seq, request, deadline, 4096, 100).await {
+    let change = Requested { id, unanswered: id.seq, caller: Caller::ROOT, request };
+    match manager.carry_out(change, deadline, 4096, 100).await {
         Answer::Encoded(answer) => codec::decode_reply(&answer).unwrap().result.map(drop),
         Answer::Reply(reply, _) => reply.result.map(drop),
     }
@@ -232,7 +233,7 @@ fn a_damaged_object_fails_only_the_changes_that_need_it() {
     let there = |path: &str| lookup(&manager, path).is_ok();
     assert!(there("a/f0") && there("a/f1") && there("b/c/g0") && !there("b/e0"));
     // The root, a, b, c, and four in each round.
-    let stat = run(&manager, manager.look(1, &ManagerRequest::Statfs, 4096)).unwrap();
+    let stat = run(&manager, manager.look(&Caller::ROOT, 1, &ManagerRequest::Statfs, 4096)).unwrap();
     let ManagerReply::Stat(stat) = stat else { panic!("statfs") };
     assert_eq!(stat.dirs, 4 + 2 * 4, "a change that failed has written nothing");
 }
@@ -245,7 +246,7 @@ fn names(manager: &Manager) -> Result<Vec<String>, FsError> {
         max: 100,
         attributes: false,
     };
-    match run(manager, manager.look(1, &list, 1 << 20))? {
+    match run(manager, manager.look(&Caller::ROOT, 1, &list, 1 << 20))? {
         ManagerReply::Entries { entries, .. } => Ok(entries.into_iter().map(|entry| entry.name.to_string()).collect()),
         other => panic!("{other:?}"),
     }
@@ -292,13 +293,13 @@ fn a_database_is_formatted_once_and_counts_its_starts() {
     let begin = |store: &MetaStore| begin(store, &settings, 7, endpoint.now(), 0).map(|begun| begun.identity);
     let error = begin(&store).map_err(Fault::into_error).unwrap_err();
     assert!(error.code == ErrorCode::Invalid && error.detail.contains("pvfsd format"), "{error}");
-    format(&store, ClusterId(1), StoreId(2), 0).unwrap();
+    format(&store, ClusterId(1), StoreId(2), &fs_proto::Caller::ROOT, 0).unwrap();
     for epoch in 1..=3 {
         let identity = begin(&store).unwrap();
         let start = Start { epoch, instance: 7 };
         assert_eq!(identity, ManagerIdentity { cluster: ClusterId(1), store: StoreId(2), start });
     }
-    let again = format(&store, ClusterId(3), StoreId(4), 0).unwrap_err();
+    let again = format(&store, ClusterId(3), StoreId(4), &fs_proto::Caller::ROOT, 0).unwrap_err();
     assert_eq!(again.code, ErrorCode::Invalid);
     assert_eq!(begin(&store).unwrap().cluster, ClusterId(1));
 }

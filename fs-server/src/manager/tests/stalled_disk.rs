@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 
-use fs_proto::{ManagerReply, Place};
+use fs_proto::{Caller, ManagerReply, Place};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use redb::StorageBackend;
@@ -128,14 +128,16 @@ async fn make(manager: &Manager, names: &[&str]) -> Vec<Result<(), ErrorCode>> {
 
 /// Looks something up. It must not wait.
 fn look(manager: &Manager, path: &str) -> Result<(), ErrorCode> {
-    let request = ManagerRequest::Lookup { place: Place::root(path) };
-    let found = manager.look(9, &request, 1 << 20).now_or_never().expect("it does not wait for the disk");
+    let request = ManagerRequest::Lookup { place: Place::root(path), open: false };
+    let found =
+        manager.look(&Caller::ROOT, 9, &request, 1 << 20).now_or_never().expect("it does not wait for the disk");
     found.map(drop).map_err(|error| error.code)
 }
 
 /// Asks for what needs no disk, and for what was committed.
 fn is_served(manager: &Manager, dirs: u64) {
-    let ask = |request| manager.look(9, &request, 1 << 20).now_or_never().expect("it does not wait").unwrap();
+    let ask =
+        |request| manager.look(&Caller::ROOT, 9, &request, 1 << 20).now_or_never().expect("it does not wait").unwrap();
     assert_eq!(ask(ManagerRequest::Ping), ManagerReply::Done);
     assert!(matches!(ask(ManagerRequest::Cluster { first: 0 }), ManagerReply::Cluster(_)));
     let ManagerReply::Stat(stat) = ask(ManagerRequest::Statfs) else { panic!("statfs") };

@@ -2,8 +2,8 @@
 
 use fs_proto::limits::{MAX_CLOSED, MAX_ENTRIES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR, MAX_XATTRS};
 use fs_proto::{
-    BString, DirHandle, Extent, FileHandle, Fix, Handle, Registration, RemoveKind, Repair, Replace, SetAttr, Start,
-    StoreId, Ties, XattrName, XattrValue,
+    BString, DirHandle, Extent, FileHandle, Fix, Handle, MAX_REVOKED, Name, Registration, RemoveKind, Repair, Replace,
+    SetAttr, Start, StoreId, Ties, XattrName, XattrValue,
 };
 use fs_server::service::Limits;
 use futures_util::future::join_all;
@@ -119,7 +119,7 @@ impl Server {
     }
 
     fn many(&self) -> DirHandle {
-        let look = ManagerRequest::Lookup { place: Place::root("many") };
+        let look = ManagerRequest::Lookup { place: Place::root("many"), open: false };
         let entry = self.world.block_on(self.client.entry(self.peer, look)).unwrap();
         let Handle::Dir(many) = entry.handle else { panic!("{entry:?}") };
         many
@@ -133,7 +133,7 @@ rows! { ROWS of ManagerRequest for Server {
         server.cost(creation(&deep("file"), Existing::Refuse))
     };
     ManagerRequest::Lookup { .. } => "the longest path", PATH + FEW, |server| {
-        server.cost(ManagerRequest::Lookup { place: Place::root(deep("file")) })
+        server.cost(ManagerRequest::Lookup { place: Place::root(deep("file")), open: false })
     };
     ManagerRequest::Readdir { .. } => "most entries of more", MAX_ENTRIES as u64 + FEW, |server| {
         let (dir, after) = (server.many(), BString::default());
@@ -143,7 +143,7 @@ rows! { ROWS of ManagerRequest for Server {
     };
     ManagerRequest::Getattr { .. } => "a file on all servers", FEW, |server| {
         let handle = server.file("file0", Existing::Refuse).into();
-        server.cost(ManagerRequest::Getattr { handle })
+        server.cost(ManagerRequest::Getattr { handle, open: false })
     };
     ManagerRequest::Setattr { .. } => "all attributes", COMMIT, |server| {
         let handle = server.file("file1", Existing::Refuse).into();
@@ -207,6 +207,19 @@ rows! { ROWS of ManagerRequest for Server {
             })
             .collect();
         server.cost(ManagerRequest::Release { files })
+    };
+    ManagerRequest::Revoke { .. } => "the last place", COMMIT + MAX_REVOKED as u64, |server| {
+        let revoke = |number: usize| ManagerRequest::Revoke {
+            holder: Name(format!("pvfs:user/{number}")),
+            back: false
+        };
+        for number in 1..MAX_REVOKED {
+            server.world.block_on(server.client.manager(server.peer, revoke(number))).unwrap();
+        }
+        server.cost(revoke(0))
+    };
+    ManagerRequest::Revoked => "all places", MAX_REVOKED as u64 + FEW, |server| {
+        server.cost(ManagerRequest::Revoked)
     };
     ManagerRequest::Statfs => "all pools", 2 * SERVERS + FEW, |server| server.cost(ManagerRequest::Statfs);
     ManagerRequest::Cluster { .. } => "all servers", SERVERS + FEW, |server| {
@@ -274,10 +287,10 @@ rows! { ROWS of ManagerRequest for Server {
         }
     };
     ManagerRequest::Repair(_) => "the longest parent chain above what has no name", COMMIT, |server| {
-        let look = ManagerRequest::Lookup { place: Place::root(deep("")) };
+        let look = ManagerRequest::Lookup { place: Place::root(deep("")), open: false };
         let lost = server.world.block_on(server.client.entry(server.peer, look)).unwrap().handle.dir().unwrap();
         let file = server.file("tied", Existing::Refuse);
-        let look = ManagerRequest::Getattr { handle: file.into() };
+        let look = ManagerRequest::Getattr { handle: file.into(), open: false };
         let attr = server.world.block_on(server.client.entry(server.peer, look)).unwrap().attr;
         let was = Ties { parent: DirHandle::ROOT.0, size: attr.size, nlink: attr.nlink };
         // Nothing but all rows shows that it has a name.

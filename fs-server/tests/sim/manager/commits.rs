@@ -20,7 +20,7 @@ fn slow(threads: usize, seconds: u64) -> ClusterOptions {
 const LOOPS: [usize; 2] = [1, 3];
 
 fn lookup(name: &str) -> ManagerRequest {
-    ManagerRequest::Lookup { place: Place::root(name) }
+    ManagerRequest::Lookup { place: Place::root(name), open: false }
 }
 
 /// Connects, and waits until the manager has nothing to do any more.

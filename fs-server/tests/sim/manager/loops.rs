@@ -17,7 +17,7 @@ fn start(options: ClusterOptions) -> (World, SimCluster) {
 }
 
 fn lookup(name: &str) -> ManagerRequest {
-    ManagerRequest::Lookup { place: Place::root(name) }
+    ManagerRequest::Lookup { place: Place::root(name), open: false }
 }
 
 fn mkdir_and_lookups(name: &str) -> [ManagerRequest; 3] {

@@ -16,7 +16,7 @@ fn files_are_made_found_moved_and_removed() {
         let layout = made.layout.clone().unwrap();
         assert_eq!(layout.datafiles().len(), 3);
         assert_eq!(code(client.manager(manager, create("a//file")).await), Some(ErrorCode::Exists));
-        let lookup = |path: &str| ManagerRequest::Lookup { place: Place::root(path) };
+        let lookup = |path: &str| ManagerRequest::Lookup { place: Place::root(path), open: false };
         assert_eq!(client.entry(manager, lookup("a/file")).await.as_ref(), Ok(&made));
         let rename =
             ManagerRequest::Rename { from: Place::root("a/file"), to: Place::root("b"), replace: Replace::Anything };

@@ -7,3 +7,4 @@ mod faults;
 mod identity;
 mod late_requests;
 mod several_transports;
+mod tickets;

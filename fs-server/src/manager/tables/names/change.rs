@@ -2,8 +2,8 @@
 
 use bmi::hooks::{mutated, step};
 use fs_proto::{
-    Attr, DatafileHandle, DefaultLayout, DirHandle, Distribution, Entry, ErrorCode, Existing, Extent, FileHandle,
-    Handle, Kind, Layout, MAX_EPOCH, Place, RemoveKind, Replace, RequestId, SetAttr, handle_number,
+    Access, Attr, Caller, DatafileHandle, DefaultLayout, DirHandle, Distribution, Entry, ErrorCode, Existing, Extent,
+    FileHandle, Handle, Kind, Layout, MAX_EPOCH, Place, RemoveKind, Replace, RequestId, SetAttr, handle_number,
 };
 use redb::{ReadableTable, Table, WriteTransaction};
 
@@ -24,7 +24,7 @@ const S_IXGRP: u32 = 0o0010;
 /// The tables in a transaction for writing.
 pub(in crate::manager) struct Change<'t> {
     pub(super) view: View<Table<'t, u64, &'static [u8]>, Table<'t, Key, Named>>,
-    pub(super) counters: Table<'t, &'static str, u64>,
+    pub(in crate::manager::tables) counters: Table<'t, &'static str, u64>,
     pub(super) orphans: Table<'t, (u32, u64), ()>,
     pub(super) nameless: Table<'t, (u128, u64), ()>,
     pub(super) unnamed: Table<'t, (u64, u128), ()>,
@@ -32,7 +32,7 @@ pub(in crate::manager) struct Change<'t> {
     pub(super) truncates: Table<'t, (u32, u64), Row>,
     pub(super) xattrs: Table<'t, Key, &'static [u8]>,
     pub(super) epoch: u64,
-    pub(super) now_ns: u64,
+    pub(in crate::manager::tables) now_ns: u64,
     /// Who holds the files that lose their last names.
     pub(in crate::manager) holds: Holds,
 }
@@ -64,11 +64,16 @@ pub(in crate::manager) struct Birth {
 }
 
 impl<'t> Change<'t> {
-    /// Opens the tables, and creates them and the root if they do not exist.
+    /// Opens the tables for root, and creates them and the root if they do not exist.
     pub(in crate::manager) fn open(transaction: &'t WriteTransaction, now_ns: u64) -> Result<Change<'t>, Fault> {
         let counters = transaction.open_table(COUNTERS)?;
         let starts = counters.get(STARTED)?.map_or(0, |starts| starts.value());
-        let view = View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)?, starts };
+        let view = View {
+            objects: transaction.open_table(OBJECTS)?,
+            names: transaction.open_table(NAMES)?,
+            caller: Caller::ROOT,
+            starts,
+        };
         let orphans = transaction.open_table(ORPHANS)?;
         let nameless = transaction.open_table(NAMELESS)?;
         let unnamed = transaction.open_table(UNNAMED)?;
@@ -117,6 +122,26 @@ impl<'t> Change<'t> {
         let value = self.counter(name)?.saturating_add_signed(by);
         self.counters.insert(name, value)?;
         Ok(())
+    }
+
+    /// Gives the root directory away.
+    pub(in crate::manager) fn give_root_to(&mut self, owner: &Caller) -> Result<(), Fault> {
+        let mut root = self.view.object(DirHandle::ROOT.0)?;
+        (root.attr.uid, root.attr.gid) = (owner.uid, owner.gid);
+        self.store(DirHandle::ROOT.0, &root)
+    }
+
+    /// From now on changes are made for this caller.
+    pub(in crate::manager) fn speak_for(&mut self, caller: &Caller) {
+        self.view.caller.clone_from(caller);
+    }
+
+    /// Checks that a client may write to a file, for the caller.
+    pub(in crate::manager) fn may_write(&self, file: FileHandle, client: u128) -> Result<(), Fault> {
+        if self.nameless.get((client, file.0))?.is_some() {
+            return Ok(());
+        }
+        self.view.may_write(file, client, &self.holds)
     }
 
     /// Begins the next start of the database. Returns its number.
@@ -207,6 +232,7 @@ impl<'t> Change<'t> {
         if self.view.name(dir, name)?.is_some() {
             return refuse(ErrorCode::Exists, format!("{:?}", place.path));
         }
+        let birth = self.view.born(&self.view.may_change(dir, None)?, birth);
         let raw = self.handles(1)?;
         let object = self.object(dir, self.attr(Kind::Dir, birth));
         self.store(raw, &object)?;
@@ -227,12 +253,13 @@ impl<'t> Change<'t> {
     }
 
     /// Creates a file. `place_datafiles` chooses its datafiles, and the number of its servers; it
-    /// is given the number of files created before.
+    /// is given the number of files created before. Also returns what the caller may do with it:
+    /// with a new one everything, whatever its mode.
     pub(in crate::manager) fn create(
         &mut self,
         new: NewFile<'_>,
         place_datafiles: impl FnOnce(u64, Wanted) -> Result<(Vec<(u32, DatafileHandle)>, u32), Fault>,
-    ) -> Result<Entry, Fault> {
+    ) -> Result<(Entry, Access), Fault> {
         let NewFile { place, mut strip_size, servers, existing, small, .. } = new;
         let (dir, name) = self.view.parent(place)?;
         let mut wanted = if servers == 0 { Wanted::All } else { Wanted::Exactly(servers) };
@@ -241,10 +268,16 @@ impl<'t> Change<'t> {
             (Some(_), Existing::Refuse) | (Some((_, Kind::Symlink)), Existing::Open) => {
                 return refuse(ErrorCode::Exists, format!("{:?}", place.path));
             }
-            (Some((raw, Kind::File)), Existing::Open) => return Ok(self.entry(raw, self.view.object(raw)?)),
+            (Some((raw, Kind::File)), Existing::Open) => {
+                let entry = self.entry(raw, self.view.object(raw)?);
+                let access = self.view.opened(&entry, self.holds.access(raw, new.by.client))?;
+                return Ok((entry, access));
+            }
             (Some((raw, _)), Existing::Replace) => {
                 // One that cannot be read can still be replaced.
-                if let Some(layout) = self.view.object(raw).ok().and_then(|object| object.layout) {
+                let old = self.view.object(raw).ok();
+                self.view.may_change(dir, old.as_ref())?;
+                if let Some(layout) = old.and_then(|object| object.layout) {
                     let distribution = layout.distribution();
                     strip_size = if strip_size == 0 { distribution.strip_size() } else { strip_size };
                     wanted = if servers == 0 { Wanted::AtMost(layout.most_servers()) } else { wanted };
@@ -252,6 +285,7 @@ impl<'t> Change<'t> {
             }
             (None, _) => {}
         }
+        let birth = self.view.born(&self.view.may_change(dir, None)?, new.birth);
         if strip_size == 0 || wanted == Wanted::All {
             let of_dir = self.default_layout(dir)?;
             strip_size = if strip_size == 0 { of_dir.strip_size } else { strip_size };
@@ -272,14 +306,14 @@ impl<'t> Change<'t> {
         let raw = self.handles(1)?;
         self.count("created", 1)?;
         let content = Stored::Written { begun: new.by, starts: self.view.starts };
-        let object = Object { layout: Some(layout), content, ..self.object(dir, self.attr(Kind::File, new.birth)) };
+        let object = Object { layout: Some(layout), content, ..self.object(dir, self.attr(Kind::File, birth)) };
         if existing == Existing::Replace {
-            return self.keep_nameless(raw, object, new.by.client);
+            return Ok((self.keep_nameless(raw, object, new.by.client)?, Access::BOTH));
         }
         self.store(raw, &object)?;
         self.link(dir, name, Some((raw, Kind::File)), 0)?;
         self.count("files", 1)?;
-        Ok(self.entry(raw, object))
+        Ok((self.entry(raw, object), Access::BOTH))
     }
 
     /// Gives a small file its further datafiles. `place_datafiles` chooses them; it is given the
@@ -354,14 +388,14 @@ impl<'t> Change<'t> {
 
     /// Changes attributes.
     pub(in crate::manager) fn setattr(&mut self, wanted: Handle, set: &SetAttr) -> Result<Entry, Fault> {
-        self.view.getattr(wanted)?;
-        let mut object = self.view.object(wanted.raw())?;
+        let mut object = self.view.named(wanted)?;
+        let mode = self.view.may_set(&object.attr, set)?;
         let attr = &mut object.attr;
         if attr.kind == Kind::File && (set.uid.is_some() || set.gid.is_some()) {
             // Who gets a program with these bits would get its rights.
             attr.mode &= !(S_ISUID | if attr.mode & S_IXGRP == 0 { 0 } else { S_ISGID });
         }
-        attr.mode = set.mode.map_or(attr.mode, |mode| mode & 0o7777);
+        attr.mode = mode.map_or(attr.mode, |mode| mode & 0o7777);
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);
         attr.atime_ns = set.atime_ns.unwrap_or(attr.atime_ns);
@@ -386,6 +420,7 @@ impl<'t> Change<'t> {
             _ => {}
         }
         let object = self.view.object(raw)?;
+        self.view.may_change(dir, Some(&object))?;
         if is_dir && object.attr.size > 0 {
             return refuse(ErrorCode::NotEmpty, format!("{:?}", place.path));
         }
@@ -423,6 +458,9 @@ impl<'t> Change<'t> {
             return refuse(ErrorCode::NotEmpty, format!("{:?}", to.path));
         }
         let mut object = self.view.object(raw)?;
+        self.view.may_change(from_dir, Some(&object))?;
+        self.view.may_change(to_dir, replaced.as_ref().map(|(_, old)| old))?;
+        self.view.may_move(&object, from_dir, to_dir)?;
         let subdirs = i32::from(is_dir);
         if let Some((there, old)) = replaced {
             self.unname(there, old)?;

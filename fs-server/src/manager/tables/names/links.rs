@@ -6,7 +6,9 @@
 //! 2. An object has at most [`MAX_XATTRS`] extended attributes. They go with it.
 
 use fs_proto::limits::{MAX_LINKS, MAX_PATH, MAX_XATTRS};
-use fs_proto::{BString, DefaultLayout, Entry, ErrorCode, FileHandle, Handle, Kind, Place, XattrName, XattrValue};
+use fs_proto::{
+    Access, BString, DefaultLayout, Entry, ErrorCode, FileHandle, Handle, Kind, Place, XattrName, XattrValue,
+};
 use redb::ReadableTable;
 
 use super::change::{Birth, Change};
@@ -15,17 +17,20 @@ use super::view::xattr_names;
 use crate::manager::Fault;
 
 impl Change<'_> {
-    /// Takes what is at a place away, if it is to be replaced and is no directory.
-    fn make_room(&mut self, place: &Place, replace: bool) -> Result<(), Fault> {
+    /// Takes what is at a place away, if it is to be replaced and is no directory. Returns the
+    /// directory of the place, as it was.
+    fn make_room(&mut self, place: &Place, replace: bool) -> Result<Object, Fault> {
         let (dir, name) = self.view.parent(place)?;
         match self.view.name(dir, name)? {
-            None => Ok(()),
+            None => self.view.may_change(dir, None),
             Some(_) if !replace => refuse(ErrorCode::Exists, place.to_string()),
             Some((_, Kind::Dir)) => refuse(ErrorCode::IsDirectory, place.to_string()),
             Some((raw, _)) => {
                 let old = self.view.object(raw)?;
+                let above = self.view.may_change(dir, Some(&old))?;
                 self.unname(raw, old)?;
-                self.link(dir, name, None, 0)
+                self.link(dir, name, None, 0)?;
+                Ok(above)
             }
         }
     }
@@ -45,9 +50,9 @@ impl Change<'_> {
         if target.len() >= MAX_PATH {
             return refuse(ErrorCode::NameTooLong, format!("a target of {} bytes", target.len()));
         }
-        self.make_room(place, replace)?;
+        let above = self.make_room(place, replace)?;
         let raw = self.handles(1)?;
-        let mut attr = self.attr(Kind::Symlink, Birth { mode: 0o777, uid, gid });
+        let mut attr = self.attr(Kind::Symlink, self.view.born(&above, Birth { mode: 0o777, uid, gid }));
         attr.size = target.len() as u64;
         let object = Object { target: Some(target.clone()), ..self.object(dir, attr) };
         self.store(raw, &object)?;
@@ -100,6 +105,11 @@ impl Change<'_> {
                 return refuse(ErrorCode::Invalid, format!("{one} and {other}: one is in the other"));
             }
         }
+        for ((from, _, raw, _), (to, ..)) in [(&left, &right), (&right, &left)] {
+            let object = self.view.object(*raw)?;
+            self.view.may_change(*from, Some(&object))?;
+            self.view.may_move(&object, *from, *to)?;
+        }
         for ((_, _, raw, kind), (to, name, _, there)) in [(&left, &right), (&right, &left)] {
             let subdirs = i32::from(*kind == Kind::Dir) - i32::from(*there == Kind::Dir);
             self.link(*to, name, Some((*raw, *kind)), subdirs)?;
@@ -118,7 +128,8 @@ impl Change<'_> {
         value: Option<&XattrValue>,
         exists: Option<bool>,
     ) -> Result<(), Fault> {
-        self.view.getattr(handle)?;
+        let mut object = self.view.named(handle)?;
+        self.view.may_use_xattr(&object, Some(name), Access::WRITE)?;
         if name.is_empty() || name.contains(&0) {
             return refuse(ErrorCode::Invalid, format!("{name:?} is not a name of an extended attribute"));
         }
@@ -146,7 +157,6 @@ impl Change<'_> {
             Some(XattrValue(value)) => drop(self.xattrs.insert(key, value.as_slice())?),
             None => drop(self.xattrs.remove(key)?),
         }
-        let mut object = self.view.object(handle.raw())?;
         object.attr.ctime_ns = self.now_ns;
         self.store(handle.raw(), &object)
     }

@@ -14,7 +14,7 @@
 //! 3. The number of files counts only those with a name.
 
 use bmi::hooks::{mutated, step};
-use fs_proto::{Entry, ErrorCode, FileHandle, Kind, Place, Replace};
+use fs_proto::{Attr, Entry, ErrorCode, FileHandle, Kind, Place, Replace};
 use redb::{ReadTransaction, ReadableTable};
 
 use super::change::Change;
@@ -124,9 +124,15 @@ impl Change<'_> {
             Some((there, _)) => Some((there, self.view.object(there)?)),
             None => None,
         };
+        self.view.may_change(dir, replaced.as_ref().map(|(_, old)| old))?;
         let mut object = self.view.object(raw)?;
         if let Some((_, old)) = replaced.as_ref().filter(|_| how.inherit) {
-            (object.attr.mode, object.attr.uid, object.attr.gid) = (old.attr.mode, old.attr.uid, old.attr.gid);
+            let (caller, Attr { mode, uid, gid, .. }) = (&self.view.caller, old.attr);
+            let keeps = caller.is_root() || caller.uid == uid;
+            // What another owner's program could do, it cannot do as one's own.
+            object.attr.mode = if keeps { mode } else { mode & 0o777 };
+            object.attr.uid = if keeps { uid } else { caller.uid };
+            object.attr.gid = if keeps || caller.is_in(gid) { gid } else { object.attr.gid };
         }
         object.attr.mode = how.mode.map_or(object.attr.mode, |mode| mode & 0o7777);
         (object.parent, object.attr.nlink) = (dir, 1);

@@ -4,8 +4,8 @@ use bmi::hooks::step;
 use bstr::{BStr, BString};
 use fs_proto::limits::MAX_XATTRS;
 use fs_proto::{
-    DatafileHandle, DirEntry, DirHandle, Entry, ErrorCode, FileHandle, Handle, Kind, ListEntry, ManagerStat, Place,
-    Replace, XattrName,
+    Access, Caller, DatafileHandle, DirEntry, DirHandle, Entry, ErrorCode, FileHandle, Handle, Kind, ListEntry,
+    ManagerStat, Place, Replace, XattrName,
 };
 use redb::{AccessGuard, ReadTransaction, ReadableTable, ReadableTableMetadata};
 
@@ -25,16 +25,19 @@ const LISTED_ROOM: usize = 32;
 pub(in crate::manager) struct View<O, N> {
     pub(super) objects: O,
     pub(super) names: N,
+    /// Who asks.
+    pub(super) caller: Caller,
     /// How often I/O servers were started.
     pub(super) starts: u64,
 }
 
-/// Returns the tables as of the last commit.
+/// Returns the tables as of the last commit, for [everybody](View::by).
 pub(in crate::manager) fn view(
     transaction: &ReadTransaction,
 ) -> Result<View<impl ReadableTable<u64, &'static [u8]>, impl ReadableTable<Key, Named>>, Fault> {
     let starts = transaction.open_table(COUNTERS)?.get(STARTED)?.map_or(0, |starts| starts.value());
-    Ok(View { objects: transaction.open_table(OBJECTS)?, names: transaction.open_table(NAMES)?, starts })
+    let (objects, names) = (transaction.open_table(OBJECTS)?, transaction.open_table(NAMES)?);
+    Ok(View { objects, names, caller: Caller::ROOT, starts })
 }
 
 /// Returns the counts of what the manager holds, without the pools.
@@ -53,10 +56,12 @@ pub(in crate::manager) fn stat(transaction: &ReadTransaction) -> Result<ManagerS
 /// Returns the value of an extended attribute.
 pub(in crate::manager) fn xattr(
     transaction: &ReadTransaction,
+    caller: &Caller,
     handle: Handle,
     name: &XattrName,
 ) -> Result<BString, Fault> {
-    view(transaction)?.getattr(handle)?;
+    let view = view(transaction)?.by(caller);
+    view.may_use_xattr(&view.named(handle)?, Some(&name.0), Access::READ)?;
     match transaction.open_table(XATTRS)?.get((handle.raw(), name.0.as_slice()))? {
         Some(value) => Ok(value.value().into()),
         None => refuse(ErrorCode::NotFound, format!("{handle} has no extended attribute {:?}", name.0)),
@@ -64,8 +69,13 @@ pub(in crate::manager) fn xattr(
 }
 
 /// Returns the names of the extended attributes of an object.
-pub(in crate::manager) fn xattrs(transaction: &ReadTransaction, handle: Handle) -> Result<Vec<XattrName>, Fault> {
-    view(transaction)?.getattr(handle)?;
+pub(in crate::manager) fn xattrs(
+    transaction: &ReadTransaction,
+    caller: &Caller,
+    handle: Handle,
+) -> Result<Vec<XattrName>, Fault> {
+    let view = view(transaction)?.by(caller);
+    view.may_use_xattr(&view.named(handle)?, None, Access::READ)?;
     xattr_names(&transaction.open_table(XATTRS)?, handle.raw())
 }
 
@@ -126,7 +136,8 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     /// Follows `names` from `dir`, and returns the object at the end. Symbolic links are not
     /// followed.
     pub(super) fn walk(&self, dir: DirHandle, names: &[&BStr], path: &BStr) -> Result<u64, Fault> {
-        if self.object(dir.0)?.attr.kind != Kind::Dir {
+        let first = self.object(dir.0)?;
+        if first.attr.kind != Kind::Dir {
             return refuse(ErrorCode::NotDirectory, format!("handle {:x}", dir.0));
         }
         let mut at = (dir.0, Kind::Dir);
@@ -138,6 +149,11 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
                     let text = format!("{path:?}, before {name:?}: a symbolic link, which the client must follow");
                     return refuse(ErrorCode::NotDirectory, text);
                 }
+            }
+            if at.0 == dir.0 {
+                self.may_search(&first)?;
+            } else if !self.caller.is_root() {
+                self.may_search(&self.object(at.0)?)?;
             }
             match self.name(at.0, name)? {
                 Some(next) => at = next,
@@ -154,9 +170,11 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
             return refuse(ErrorCode::Invalid, "the empty path has no name that could be made, moved or removed");
         };
         let dir = self.walk(place.dir, before, BStr::new(&place.path))?;
-        if self.object(dir)?.attr.kind != Kind::Dir {
+        let above = self.object(dir)?;
+        if above.attr.kind != Kind::Dir {
             return refuse(ErrorCode::NotDirectory, format!("{:?}, before {last:?}", place.path));
         }
+        self.may_search(&above)?;
         Ok((dir, last))
     }
 
@@ -188,11 +206,16 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
 
     /// Returns the object that a handle names.
     pub(in crate::manager) fn getattr(&self, wanted: Handle) -> Result<Entry, Fault> {
-        let entry = self.object(wanted.raw())?.entry(wanted.raw(), self.starts);
-        if entry.handle != wanted {
+        Ok(self.named(wanted)?.entry(wanted.raw(), self.starts))
+    }
+
+    /// Returns the object that a handle names, as it is stored.
+    pub(super) fn named(&self, wanted: Handle) -> Result<Object, Fault> {
+        let object = self.object(wanted.raw())?;
+        if object.attr.kind != wanted.kind() {
             return refuse(ErrorCode::Stale, format!("{wanted} names something of another kind"));
         }
-        Ok(entry)
+        Ok(object)
     }
 
     /// Returns the entries after `after`, at most `max` of them and at most `room` bytes of reply.
@@ -236,9 +259,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         (max, room): (usize, usize),
         entry: impl Fn(&BStr, u64, Kind) -> Result<(E, usize), Fault>,
     ) -> Result<(Vec<E>, bool), Fault> {
-        if self.object(dir.0)?.attr.kind != Kind::Dir {
-            return refuse(ErrorCode::NotDirectory, dir.to_string());
-        }
+        self.may_list(dir)?;
         let (mut entries, mut left) = (Vec::new(), room);
         for row in self.names.range((dir.0, after)..)? {
             step();

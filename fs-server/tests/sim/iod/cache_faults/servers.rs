@@ -201,7 +201,7 @@ pub(super) fn start_manager(world: &World) -> Addr {
     let node = world.node("manager");
     let metadata = MemDisk::default();
     let store = MetaStore::on(metadata.database()).unwrap();
-    manager::format(&store, ClusterId(1), StoreId(1), 0).unwrap();
+    manager::format(&store, ClusterId(1), StoreId(1), &fs_proto::Caller::ROOT, 0).unwrap();
     drop(store);
     let endpoint = node.endpoint(Config::named("manager")).unwrap();
     endpoint.listen(&node.addr(PORT)).unwrap();

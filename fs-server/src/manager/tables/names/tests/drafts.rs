@@ -77,10 +77,10 @@ fn a_draft_takes_over_the_striping_of_the_file_that_it_replaces() {
         seen = Some(wanted);
         two(created, wanted)
     };
-    let entry = change(&store, |change| change.create(plain, place_datafiles)).unwrap();
+    let (entry, _) = change(&store, |change| change.create(plain, place_datafiles)).unwrap();
     assert_eq!((seen, entry.layout.unwrap().distribution().strip_size()), (Some(Wanted::AtMost(2)), 8192));
     let told = NewFile { strip_size: 4096, servers: 3, ..plain };
-    let entry = change(&store, |change| change.create(told, datafiles)).unwrap();
+    let (entry, _) = change(&store, |change| change.create(told, datafiles)).unwrap();
     let layout = entry.layout.unwrap();
     assert_eq!((layout.distribution().strip_size(), layout.datafiles().len()), (4096, 3));
 }

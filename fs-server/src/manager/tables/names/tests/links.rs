@@ -1,7 +1,7 @@
 //! Links, names that are exchanged, and extended attributes.
 
 use fs_proto::limits::{MAX_LINKS, MAX_XATTRS};
-use fs_proto::{BString, DefaultLayout, XattrName, XattrValue};
+use fs_proto::{BString, Caller, DefaultLayout, XattrName, XattrValue};
 
 use ErrorCode::{Exists, Invalid, NotDirectory, NotFound, Stale};
 
@@ -34,7 +34,7 @@ pub(super) fn set_xattr(
 
 fn xattr_of(store: &MetaStore, path: &str, name: &str) -> Result<BString, ErrorCode> {
     let handle = lookup(store, path)?.handle;
-    look(store, |read| xattr(read, handle, &XattrName(name.into())))
+    look(store, |read| xattr(read, &Caller::ROOT, handle, &XattrName(name.into())))
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn extended_attributes_are_set_and_go_with_their_object() {
     }
     assert_eq!(set_xattr(&store, "a", "user.more", Some(""), None), Err(ErrorCode::NoSpace));
     let handle = lookup(&store, "a").unwrap().handle;
-    assert_eq!(look(&store, |read| xattrs(read, handle)).unwrap().len(), MAX_XATTRS);
+    assert_eq!(look(&store, |read| xattrs(read, &Caller::ROOT, handle)).unwrap().len(), MAX_XATTRS);
     set_xattr(&store, "a", "user.x", None, None).unwrap();
     assert_eq!(set_xattr(&store, "a", "user.x", None, None), Err(NotFound));
     assert_eq!(xattr_of(&store, "a", "user.x"), Err(NotFound));
@@ -200,7 +200,7 @@ fn new_files_are_striped_as_their_directory_says() {
                 datafiles(created, asked)
             })
         });
-        (entry.unwrap().layout.unwrap().distribution().strip_size(), wanted)
+        (entry.unwrap().0.layout.unwrap().distribution().strip_size(), wanted)
     };
     assert_eq!(made("d/e/inherited", 0, 0, Existing::Refuse), (8 << 10, Wanted::AtMost(2)));
     assert_eq!(made("d/asked", 4096, 1, Existing::Refuse), (4096, Wanted::Exactly(1)));

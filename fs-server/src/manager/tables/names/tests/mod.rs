@@ -2,6 +2,7 @@
 
 mod drafts;
 mod links;
+mod rights;
 
 use std::collections::BTreeMap;
 
@@ -61,13 +62,14 @@ fn new(place: &Place, existing: Existing) -> NewFile<'_> {
 }
 
 fn create(store: &MetaStore, path: &str) -> Result<Entry, ErrorCode> {
-    change(store, |change| change.create(new(&Place::root(path), Existing::Refuse), datafiles))
+    let entry = change(store, |change| change.create(new(&Place::root(path), Existing::Refuse), datafiles));
+    entry.map(|(entry, _)| entry)
 }
 
 /// Creates a file without a name.
 fn draft(store: &MetaStore, path: &str) -> Result<FileHandle, ErrorCode> {
     let draft = change(store, |change| change.create(new(&Place::root(path), Existing::Replace), datafiles));
-    draft.map(|entry| entry.handle.file().unwrap())
+    draft.map(|(entry, _)| entry.handle.file().unwrap())
 }
 
 fn publish(store: &MetaStore, file: FileHandle, path: &str) -> Result<Entry, ErrorCode> {
@@ -580,7 +582,7 @@ fn a_small_file_grows_once_and_not_while_its_size_is_being_changed() {
     let place = Place::root("f");
     let small = NewFile { small: true, ..new(&place, Existing::Refuse) };
     let first = |created, wanted| datafiles(created, wanted).map(|(all, servers)| (all[..1].to_vec(), servers));
-    let entry = change(&store, |change| change.create(small, first)).unwrap();
+    let (entry, _) = change(&store, |change| change.create(small, first)).unwrap();
     let (file, layout) = (entry.handle.file().unwrap(), entry.layout.unwrap());
     assert_eq!((layout.limit(), layout.most_servers()), (Some(65536), 3));
     let others = vec![(1, DatafileHandle(7)), (2, DatafileHandle(8))];

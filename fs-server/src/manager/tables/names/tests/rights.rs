@@ -1,0 +1,217 @@
+//! Who may do what.
+
+use fs_proto::{Access, Caller, Handle, Kind, SetAttr, XattrName, XattrValue};
+
+use super::super::{View, view, xattr};
+use super::*;
+use crate::manager::tables::Holds;
+
+const ANNA: Caller = Caller { uid: 1000, gid: 100, groups: Vec::new() };
+const BOB: Caller = Caller { uid: 1001, gid: 101, groups: Vec::new() };
+
+/// Changes something for somebody.
+fn by<T>(
+    store: &MetaStore,
+    caller: &Caller,
+    make: impl FnOnce(&mut Change<'_>) -> Result<T, Fault>,
+) -> Result<T, ErrorCode> {
+    change(store, |change| {
+        change.speak_for(caller);
+        make(change)
+    })
+}
+
+/// Makes a directory or a file of this owner and mode.
+fn thing(store: &MetaStore, path: &str, owner: &Caller, mode: u32, kind: Kind) -> Handle {
+    let (place, birth) = (Place::root(path), Birth { mode, uid: owner.uid, gid: owner.gid });
+    let made = change(store, |change| match kind {
+        Kind::Dir => change.mkdir(&place, birth),
+        _ => Ok(change.create(NewFile { birth, ..new(&place, Existing::Refuse) }, datafiles)?.0),
+    });
+    made.unwrap().handle
+}
+
+fn lookup(store: &MetaStore, caller: &Caller, path: &str) -> Result<(), ErrorCode> {
+    look(store, |read| view(read)?.by(caller).lookup(&Place::root(path)).map(drop))
+}
+
+const DENIED: Result<(), ErrorCode> = Err(ErrorCode::Permission);
+
+#[test]
+fn a_name_is_looked_up_only_where_one_may_search_and_listed_where_one_may_read() {
+    let store = store();
+    thing(&store, "d", &ANNA, 0o711, Kind::Dir);
+    thing(&store, "d/e", &ANNA, 0o755, Kind::Dir);
+    thing(&store, "d/e/f", &ANNA, 0o600, Kind::File);
+    let shut = thing(&store, "d/shut", &ANNA, 0o744, Kind::Dir).dir().unwrap();
+    thing(&store, "d/shut/f", &ANNA, 0o644, Kind::File);
+    assert_eq!(lookup(&store, &BOB, "d/e/f"), Ok(()), "whatever its own mode is");
+    assert_eq!((lookup(&store, &ANNA, "d/shut/f"), lookup(&store, &BOB, "d/shut/f")), (Ok(()), DENIED));
+    assert_eq!(lookup(&store, &BOB, "d/shut/no"), DENIED, "nor is told what is not there");
+    let list = |caller: &Caller, dir| {
+        look(&store, |read| view(read)?.by(caller).readdir(dir, b"", 9, 4096)).map(|(entries, _)| entries.len())
+    };
+    let d = look(&store, |read| view(read)?.lookup(&Place::root("d"))).unwrap().handle.dir().unwrap();
+    assert_eq!((list(&ANNA, d), list(&BOB, d), list(&BOB, shut)), (Ok(2), Err(ErrorCode::Permission), Ok(1)));
+}
+
+/// Every change of a name is refused to who may not write to the directory, and nothing has
+/// changed.
+#[test]
+fn names_are_changed_only_where_one_may_write_and_in_a_sticky_directory_only_ones_own() {
+    let store = store();
+    for (dir, mode) in [("own", 0o755), ("open", 0o777), ("sticky", 0o1777)] {
+        thing(&store, dir, &ANNA, mode, Kind::Dir);
+        for name in ["f", "g"] {
+            thing(&store, &format!("{dir}/{name}"), &ANNA, 0o666, Kind::File);
+        }
+        thing(&store, &format!("{dir}/d"), &ANNA, 0o777, Kind::Dir);
+    }
+    let place = |dir: &str, name: &str| Place::root(format!("{dir}/{name}"));
+    let file = look(&store, |read| view(read)?.lookup(&place("open", "g"))).unwrap().handle.file().unwrap();
+    let birth = Birth { mode: 0o755, uid: 1001, gid: 101 };
+    let tries = |dir: &str| {
+        let (f, g, x) = (place(dir, "f"), place(dir, "g"), place(dir, "x"));
+        let kinds = [
+            by(&store, &BOB, |change| change.mkdir(&place(dir, "new"), birth).map(drop)),
+            by(&store, &BOB, |change| change.create(new(&place(dir, "made"), Existing::Refuse), datafiles).map(drop)),
+            by(&store, &BOB, |change| change.symlink(&x, &"y".into(), (1001, 101), false).map(drop)),
+            by(&store, &BOB, |change| change.hard_link(file, &place(dir, "link"), false).map(drop)),
+            by(&store, &BOB, |change| change.rename(&f, &place(dir, "h"), Replace::Anything)),
+            by(&store, &BOB, |change| change.exchange(&g, &place(dir, "h"))),
+            by(&store, &BOB, |change| change.hard_link(file, &g, true).map(drop)),
+            by(&store, &BOB, |change| change.remove(&place(dir, "d"), RemoveKind::Any)),
+        ];
+        kinds.map(|result| result == Ok(()))
+    };
+    assert_eq!(tries("own"), [false; 8]);
+    assert_eq!(tries("open"), [true; 8]);
+    assert_eq!(tries("sticky"), [true, true, true, true, false, false, false, false], "only what is new");
+    let names = |dir: &str| {
+        let list = |read: &redb::ReadTransaction| {
+            let dir = view(read)?.lookup(&Place::root(dir))?.handle.dir().unwrap();
+            view(read)?.readdir(dir, b"", 99, 4096)
+        };
+        look(&store, list).unwrap().0.iter().map(|entry| entry.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(names("own"), ["d", "f", "g"]);
+    assert_eq!(names("sticky"), ["d", "f", "g", "link", "made", "new", "x"]);
+}
+
+#[test]
+fn a_directory_moves_only_if_one_may_write_to_it() {
+    let store = store();
+    for (path, owner, mode) in [("a", &BOB, 0o755), ("b", &BOB, 0o755), ("a/d", &ANNA, 0o755)] {
+        thing(&store, path, owner, mode, Kind::Dir);
+    }
+    let rename =
+        |to: &str| by(&store, &BOB, |change| change.rename(&Place::root("a/d"), &Place::root(to), Replace::Anything));
+    assert_eq!((rename("b/d"), rename("a/e")), (DENIED, Ok(())));
+}
+
+#[test]
+fn new_things_belong_to_who_makes_them_and_only_root_gives_them_away() {
+    let store = store();
+    thing(&store, "d", &ANNA, 0o777, Kind::Dir);
+    thing(&store, "group", &Caller { gid: 7, ..ANNA }, 0o2777, Kind::Dir);
+    let made = |caller: &Caller, path: &str, uid, gid| {
+        let place = Place::root(path);
+        let entry = by(&store, caller, |change| change.mkdir(&place, Birth { mode: 0o755, uid, gid })).unwrap();
+        (entry.attr.uid, entry.attr.gid)
+    };
+    assert_eq!(made(&BOB, "d/1", 0, 0), (1001, 101));
+    assert_eq!(made(&Caller { groups: vec![9], ..BOB }, "d/2", 1001, 9), (1001, 9));
+    assert_eq!(made(&BOB, "group/3", 1001, 7), (1001, 7), "the group of the directory");
+    assert_eq!(made(&BOB, "d/4", 1001, 7), (1001, 101));
+    assert_eq!(made(&Caller::ROOT, "d/5", 4, 5), (4, 5));
+}
+
+#[test]
+fn attributes_are_set_by_the_owner_and_given_away_by_root() {
+    let store = store();
+    let file = thing(&store, "f", &ANNA, 0o666, Kind::File);
+    let set =
+        |caller: &Caller, set: SetAttr| by(&store, caller, |change| change.setattr(file, &set)).map(|entry| entry.attr);
+    let none = SetAttr::default();
+    let code = |result: Result<fs_proto::Attr, ErrorCode>| result.map(drop);
+    assert_eq!(code(set(&BOB, SetAttr { mode: Some(0o777), ..none })), DENIED);
+    assert_eq!(code(set(&BOB, SetAttr { mtime_ns: Some(5), ..none })), Ok(()), "he may write, which sets it too");
+    assert_eq!(code(set(&ANNA, SetAttr { uid: Some(1001), ..none })), DENIED);
+    assert_eq!(code(set(&ANNA, SetAttr { gid: Some(101), ..none })), DENIED);
+    let both = Caller { groups: vec![101], ..ANNA };
+    assert_eq!(set(&both, SetAttr { uid: Some(1000), gid: Some(101), ..none }).unwrap().gid, 101);
+    assert_eq!(set(&ANNA, SetAttr { mode: Some(0o2755), ..none }).unwrap().mode, 0o755, "not a group of hers");
+    assert_eq!(set(&both, SetAttr { mode: Some(0o2755), ..none }).unwrap().mode, 0o2755);
+    set(&ANNA, SetAttr { mode: Some(0o4777), ..none }).unwrap();
+    assert_eq!(set(&BOB, SetAttr { mode: Some(0o777), ..none }).unwrap().mode, 0o777, "as he does who writes to it");
+    assert_eq!(code(set(&BOB, SetAttr { mode: Some(0o770), ..none })), DENIED);
+    assert_eq!(set(&Caller::ROOT, SetAttr { uid: Some(1001), mode: Some(0o700), ..none }).unwrap().uid, 1001);
+    assert_eq!(code(set(&ANNA, SetAttr { mtime_ns: Some(5), ..none })), DENIED, "it is his now");
+}
+
+#[test]
+fn a_file_is_opened_for_what_its_mode_allows_and_an_open_one_stays_open() {
+    let (store, holds) = (store(), Holds::default());
+    let opens = |caller: &Caller, path: &str, client| {
+        look(&store, |read| {
+            let view: View<_, _> = view(read)?.by(caller);
+            let entry = view.lookup(&Place::root(path))?;
+            let held = holds.access(entry.handle.raw(), client);
+            view.opened(&entry, held)
+        })
+    };
+    for (mode, anna, bob) in [
+        (0o640, Ok(Access::BOTH), Err(ErrorCode::Permission)),
+        (0o604, Ok(Access::BOTH), Ok(Access::READ)),
+        (0o402, Ok(Access::READ), Ok(Access::WRITE)),
+        (0o711, Ok(Access::BOTH.and(Access::SEARCH)), Ok(Access::READ.and(Access::SEARCH))),
+        (0o000, Err(ErrorCode::Permission), Err(ErrorCode::Permission)),
+    ] {
+        let name = format!("f{mode:o}");
+        thing(&store, &name, &ANNA, mode, Kind::File);
+        assert_eq!((opens(&ANNA, &name, 7), opens(&BOB, &name, 7)), (anna, bob), "{mode:o}");
+        assert_eq!(opens(&Caller::ROOT, &name, 7).map(|access| access.within(Access::BOTH)), Ok(Access::BOTH));
+    }
+    let file = thing(&store, "f", &ANNA, 0o600, Kind::File).file().unwrap();
+    holds.hold(file.0, 20);
+    holds.grant(file.0, 20, opens(&ANNA, "f", 20).unwrap());
+    by(&store, &ANNA, |change| change.setattr(file.into(), &SetAttr { mode: Some(0), ..SetAttr::default() })).unwrap();
+    assert_eq!((opens(&ANNA, "f", 20), opens(&ANNA, "f", 8)), (Ok(Access::BOTH), Err(ErrorCode::Permission)));
+    let writes = |client| look(&store, |read| view(read)?.by(&ANNA).may_write(file, client, &holds));
+    assert_eq!((writes(20), writes(8), writes(CLIENT)), (Ok(()), DENIED, Ok(())), "who has created it writes");
+    holds.release(file.0, 20);
+    assert_eq!(opens(&ANNA, "f", 20), Err(ErrorCode::Permission));
+}
+
+#[test]
+fn extended_attributes_follow_the_mode_and_those_of_the_system_the_owner() {
+    let store = store();
+    let file = thing(&store, "f", &ANNA, 0o642, Kind::File);
+    let (user, other) = (XattrName("user.a".into()), XattrName("system.b".into()));
+    let value = XattrValue("x".into());
+    let set = |caller: &Caller, name| by(&store, caller, |change| change.set_xattr(file, name, Some(&value), None));
+    assert_eq!((set(&ANNA, &other), set(&BOB, &user), set(&BOB, &other)), (Ok(()), Ok(()), DENIED));
+    let get = |caller: &Caller| look(&store, |read| xattr(read, caller, file, &user).map(drop));
+    assert_eq!((get(&ANNA), get(&BOB)), (Ok(()), DENIED));
+}
+
+/// Taking over owner and mode of what is replaced is not a way to give files away.
+#[test]
+fn what_is_published_in_place_of_somebody_elses_file_is_ones_own() {
+    let store = store();
+    thing(&store, "d", &ANNA, 0o777, Kind::Dir);
+    thing(&store, "d/f", &ANNA, 0o4711, Kind::File);
+    let place = Place::root("d/f");
+    let (entry, _) = by(&store, &BOB, |change| change.create(new(&place, Existing::Replace), datafiles)).unwrap();
+    let how = Publication {
+        file: entry.handle.file().unwrap(),
+        place: &place,
+        inherit: true,
+        mode: None,
+        mtime_ns: None,
+        size: None,
+        replace: Replace::Anything,
+    };
+    let attr = by(&store, &BOB, |change| change.publish(CLIENT, how)).unwrap().attr;
+    assert_eq!((attr.uid, attr.mode), (1001, 0o711));
+}
