@@ -42,6 +42,7 @@
 //! | [`SimDisk`] | a disk's time and failures |
 //! | [`faults`] | faults as data: plans, and how they are drawn |
 //! | [`check`] | a test of a protocol under faults: a sweep over seeds, replayed and shrunk |
+//! | [`adversary`] | a node that replays, forges, truncates and reorders what the others say |
 //! | [`fit()`], [`Measurements`] | fits a profile to a few measurements |
 //! | [`Usage`], [`Load`], [`Trace`] | where processor time went; how busy each resource was; a timeline of the run, for a browser |
 //!
@@ -50,6 +51,7 @@
 //! | room | contents |
 //! |---|---|
 //! | `check`, `fit` | tests under faults; micro-benchmarks, and prices that explain measurements |
+//! | `adversary` | a node that attacks the others |
 //! | `world` | the loop, handles for tests and tasks, drivers; applies faults |
 //! | `adapter` | the transport: the calls of the contract |
 //! | `model` | what the world consists of: processors, network, connections, disks |
@@ -60,6 +62,7 @@
 #![warn(clippy::disallowed_types)]
 
 mod adapter;
+pub mod adversary;
 pub mod check;
 mod config;
 mod engine;

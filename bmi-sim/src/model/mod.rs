@@ -6,6 +6,7 @@
 //!  run                    events: who is called for which
 //!  state                  nodes and transports, and the places of their connections
 //!  disk  timers  messages a disk's requests; tasks that wait for a time; messages for a report
+//!  overheard              what goes over the wire, for an adversary
 //!  connection             handshake, work requests, memory that peers may access, ends
 //!  network  timeline      adapters, switch, links; spans for a browser
 //!  processor              cores, locks, memory bus, where the time went
@@ -20,6 +21,7 @@ mod disk;
 mod handles;
 pub(crate) mod messages;
 pub(crate) mod network;
+pub(crate) mod overheard;
 pub(crate) mod processor;
 mod run;
 mod state;
@@ -38,6 +40,7 @@ pub(crate) use self::handles::{Action, Program, Shared};
 pub use self::handles::{Node, Sim};
 use self::messages::Messages;
 use self::network::LinkState;
+use self::overheard::Tap;
 use self::state::AdapterState;
 pub(crate) use self::state::{NodeState, Waiter};
 pub(crate) use self::timeline::Timeline;
@@ -75,6 +78,8 @@ pub(crate) struct Core {
     pub(crate) timeline: Option<Box<Timeline>>,
     /// The messages of this run, if a check records them.
     pub(crate) messages: Option<Box<Messages>>,
+    /// What nodes have sent to each other, if somebody listens.
+    pub(crate) tap: Option<Box<Tap>>,
     /// The node of the running task, if its processor has several cores.
     pub(crate) running: Option<u32>,
     pub(crate) ready: Arc<ReadyQueue>,
@@ -102,6 +107,7 @@ impl Core {
             released: VecDeque::new(),
             timeline: config.trace.map(|options| Box::new(Timeline::new(options))),
             messages: None,
+            tap: None,
             running: None,
             ready,
             config,

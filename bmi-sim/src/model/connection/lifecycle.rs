@@ -27,6 +27,7 @@ use crate::engine::{ConnRef, Event, Flow, Packet, Refusal, Sending};
 use crate::error::SimError;
 use crate::model::Core;
 use crate::model::network::InOrder;
+use crate::model::overheard::Verb;
 use crate::model::processor::Work;
 
 /// The first port that `listen` chooses when asked for any.
@@ -74,6 +75,7 @@ impl Core {
         if self.conn(from).is_none() {
             return; // given up meanwhile
         }
+        self.overhear(from, node, Verb::Connect, &private);
         let state = &self.nodes[node as usize];
         if !state.alive {
             let at = self.queue.now + self.config.profile.detection_ns;
@@ -160,6 +162,7 @@ impl Core {
             conn.state = State::Open;
         }
         self.set_deadline(to, u64::MAX);
+        self.overhear(peer, self.route(to, peer).0, Verb::Accept, &private);
         let identity = self.adapters[peer.adapter as usize].identity.clone();
         self.report(to.adapter, Report::Established { conn: to.id(), identity, private });
         self.send_packet(to, peer, Sending::control(Packet::Ready { to: peer }, 0));
@@ -174,6 +177,9 @@ impl Core {
 
     pub(crate) fn handle_rejected(&mut self, to: ConnRef, private: Box<[u8]>) {
         let Some(mut conn) = self.remove_conn(to) else { return };
+        if let Some(peer) = conn.peer {
+            self.overhear(peer, self.route(to, peer).0, Verb::Reject, &private);
+        }
         self.flush_receives(to, &mut conn);
         self.report(to.adapter, Report::Rejected { conn: to.id(), private });
     }

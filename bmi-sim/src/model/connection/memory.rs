@@ -44,6 +44,17 @@ impl Exposures {
         // The range is within a segment, so it fits.
         Ok((segment, start as usize))
     }
+
+    /// Returns where a message names memory that is exposed here, and up to which address the memory
+    /// reaches.
+    pub(crate) fn keys_in(&self, message: &[u8]) -> Vec<(usize, usize)> {
+        let words = message.windows(8).enumerate();
+        let keys = words.filter_map(|(at, word)| {
+            let (segment, _) = self.0.get(&u64::from_le_bytes(word.try_into().ok()?))?;
+            Some((at, segment.offset() + segment.len()))
+        });
+        keys.collect()
+    }
 }
 
 /// The registrations of one transport.

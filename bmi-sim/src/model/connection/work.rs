@@ -10,6 +10,7 @@ use crate::error::SimError;
 use crate::faults::link::Strike;
 use crate::model::Core;
 use crate::model::network::link_key;
+use crate::model::overheard::Verb;
 
 impl Core {
     /// Returns the nodes that a connection's packets go from and to.
@@ -99,6 +100,7 @@ impl Core {
         let (target, len) = (work.target, work.len);
         let bytes = std::mem::take(&mut work.bytes);
         sender.arrived = number + 1;
+        self.overhear_work(from, to, target, &bytes);
         let takes_receive = target.is_none_or(|target| target.immediate.is_some());
         let struck = if closing { None } else { self.struck(from, to, takes_receive) };
         let outcome = match (struck, target) {
@@ -198,7 +200,11 @@ impl Core {
                 // The reader may not look at its memory before the completion, so the bytes may be
                 // copied early.
                 memory::copy_out_of(segment, at, work.len as usize, &work.segments);
-                let (len, class) = (work.len, work.class);
+                let (len, class, remote) = (work.len, work.class, work.remote);
+                if self.tap.is_some() {
+                    let bytes = segment.slice(at, len as usize).to_slice().to_vec();
+                    self.overhear(from, self.route(to, from).0, Verb::Read(remote), &bytes);
+                }
                 let ready = self.queue.now + self.config.profile.read_response_ns;
                 let packet = Packet::ReadReply { to: from, number };
                 self.send_packet(to, from, Sending { packet, class, len, segments: 1, ready, extra: 0, tail: 0 });
