@@ -12,6 +12,7 @@ use bmi_core::transport::{
 };
 use bmi_core::{Access, Addr, Error, ErrorKind, Memory, MemoryRegion, RemoteSlice, Time};
 
+use super::secrets::Secrets;
 use super::wire::{Credits, promised};
 use crate::SimTransport;
 use crate::model::overheard::{Heard, Verb};
@@ -156,18 +157,23 @@ impl Adapter {
         self.received.iter().cloned().chain(exposed).collect()
     }
 
-    pub(super) fn learned(&self, secret: &[u8]) -> Vec<Received> {
-        let has = |bytes: &[u8]| bytes.windows(secret.len().max(1)).any(|part| part == secret);
-        let told: BTreeSet<&String> =
-            self.lines.iter().filter(|line| line.sent.iter().any(|bytes| has(bytes))).map(|line| &line.to).collect();
-        self.received().into_iter().filter(|came| !told.contains(&came.from) && has(&came.bytes)).collect()
+    pub(super) fn learned(&self, secrets: &Secrets<'_>) -> Vec<Received> {
+        let mut told = BTreeSet::new();
+        for line in &self.lines {
+            for number in line.sent.iter().flat_map(|bytes| secrets.found_in(bytes)) {
+                told.insert((&*line.to, number));
+            }
+        }
+        let is_news =
+            |came: &Received| secrets.found_in(&came.bytes).any(|number| !told.contains(&(&*came.from, number)));
+        self.received().into_iter().filter(is_news).collect()
     }
 
-    fn begin(&mut self, addr: &Addr, hello: &[u8]) -> Result<usize, Error> {
+    fn begin(&mut self, addr: &Addr, hello: &[u8], deadline: Time) -> Result<usize, Error> {
         let (receives, room) = promised(hello);
         let receives = receives.min(self.transport.capabilities().recv_queue_depth);
         let landing = self.transport.register(&Memory::zeroed(receives * room)?)?;
-        let id = self.transport.connect(addr, hello, Time::from_nanos(u64::MAX))?;
+        let id = self.transport.connect(addr, hello, deadline)?;
         for slot in 0..receives {
             let segment = landing.segment(slot * room, room);
             self.transport.post_recv(id, WorkId(slot as u64), &[segment]).map_err(refused)?;
@@ -237,8 +243,13 @@ pub struct Line {
 
 impl Line {
     /// Begins to connect.
-    pub(super) fn begin(adapter: &Rc<RefCell<Adapter>>, addr: &Addr, hello: &[u8]) -> Result<Line, Error> {
-        let at = adapter.borrow_mut().begin(addr, hello)?;
+    pub(super) fn begin(
+        adapter: &Rc<RefCell<Adapter>>,
+        addr: &Addr,
+        hello: &[u8],
+        deadline: Time,
+    ) -> Result<Line, Error> {
+        let at = adapter.borrow_mut().begin(addr, hello, deadline)?;
         Ok(Line { adapter: adapter.clone(), at })
     }
 

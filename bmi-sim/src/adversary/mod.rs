@@ -47,30 +47,42 @@
 //! let line = world.block_on(eve.connect(&addr, &bmi_sim::adversary::hello()))?;
 //! line.replay(request.expect("the client has sent it"))?;
 //! world.run();
-//! assert!(line.is_open() && !eve.learned(b"what the server knows").is_empty());
+//! assert!(line.is_open() && !eve.learned(&[b"what the server knows"]).is_empty());
 //! # Ok::<(), bmi_core::Error>(())
 //! ```
 //!
 //! Tested by `tests/it/peers/adversary`.
 
+mod attack;
 mod line;
+mod secrets;
 mod wire;
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bmi_core::{Addr, Error, ErrorKind, PeerIdentity};
 
+pub use self::attack::{Attack, Tally, Trick};
 use self::line::{Adapter, drive};
 pub use self::line::{Line, Received};
+use self::secrets::Secrets;
 pub use self::wire::hello;
 pub use crate::model::overheard::{Heard, Verb};
 use crate::model::{Node, Sim};
+use crate::rng::Rng;
+
+/// Keeps what an adversary draws apart from what the world draws.
+const STREAM: u64 = 0x6164_7665;
+/// How long it waits for the answer to a connection request.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A node that attacks the others. See the [module](self).
 pub struct Adversary {
     node: Node,
     adapter: Rc<RefCell<Adapter>>,
+    rng: RefCell<Rng>,
 }
 
 impl Sim {
@@ -83,11 +95,13 @@ impl Sim {
         let node = self.node(name);
         node.identify(identity);
         let adapter = Rc::new(RefCell::new(Adapter::new(node.transport()?)));
-        self.0.with(|core| {
+        let seed = self.0.with(|core| {
             core.tap.get_or_insert_default();
+            core.config.seed
         });
+        let rng = RefCell::new(Rng::new(seed ^ STREAM ^ u64::from(node.id) << 32));
         node.spawn(drive(adapter.clone()));
-        Ok(Adversary { node, adapter })
+        Ok(Adversary { node, adapter, rng })
     }
 }
 
@@ -110,10 +124,10 @@ impl Adversary {
     /// many receives as the hello promises.
     ///
     /// # Errors
-    /// `Refused` if the other side rejects the connection: what it says is in
+    /// `Refused` if the other side rejects the connection, or does not answer for a second: what it says is in
     /// [`Adversary::received`]. `Invalid` if the private data is too long. Those of the transport.
     pub async fn connect(&self, addr: &Addr, hello: &[u8]) -> Result<Line, Error> {
-        let line = Line::begin(&self.adapter, addr, hello)?;
+        let line = Line::begin(&self.adapter, addr, hello, self.node.now() + PATIENCE)?;
         match line.established().await {
             true => Ok(line),
             false => Err(Error::new(ErrorKind::Refused, format!("{addr} does not connect to the adversary"))),
@@ -126,9 +140,13 @@ impl Adversary {
         self.adapter.borrow().received()
     }
 
-    /// Returns what it has [received](Adversary::received) that has the bytes of a secret in it,
-    /// without what comes from a node to which the adversary had sent the secret itself.
-    pub fn learned(&self, secret: &[u8]) -> Vec<Received> {
-        self.adapter.borrow().learned(secret)
+    /// Returns what it has [received](Adversary::received) that has one of these secrets in it,
+    /// each of at least 8 bytes, without what comes from a node to which the adversary had sent
+    /// that secret itself.
+    ///
+    /// # Panics
+    /// If a secret is shorter.
+    pub fn learned(&self, secrets: &[&[u8]]) -> Vec<Received> {
+        self.adapter.borrow().learned(&Secrets::new(secrets))
     }
 }

@@ -1,5 +1,6 @@
-//! What peers can cause: crowds of them, changed frames, names that they choose, lines in the log.
+//! What peers can cause: crowds of them, an adversary, changed frames, names that they choose, lines in the log.
 
+mod adversary;
 mod evictions;
 mod log;
 mod mutated;
