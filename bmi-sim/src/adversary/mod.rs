@@ -17,7 +17,7 @@
 //! does not listen for connections.
 //!
 //! **Invariants**
-//! 1. Listening changes nothing of a run ([`crate::model::overheard`]).
+//! 1. Listening changes nothing of a run (`model/overheard.rs`).
 //! 2. An adversary draws from a stream of its own. It is the same in every run of a seed.
 //!
 //! ```
@@ -124,8 +124,9 @@ impl Adversary {
     /// many receives as the hello promises.
     ///
     /// # Errors
-    /// `Refused` if the other side rejects the connection, or does not answer for a second: what it says is in
-    /// [`Adversary::received`]. `Invalid` if the private data is too long. Those of the transport.
+    /// `Refused` if the other side rejects the connection, or does not answer for a second. What it
+    /// says is in [`Adversary::received`]. `Invalid` if the private data is too long. Those of the
+    /// transport.
     pub async fn connect(&self, addr: &Addr, hello: &[u8]) -> Result<Line, Error> {
         let line = Line::begin(&self.adapter, addr, hello, self.node.now() + PATIENCE)?;
         match line.established().await {

@@ -6,9 +6,9 @@
 //!  run                    events: who is called for which
 //!  state                  nodes and transports, and the places of their connections
 //!  disk  timers  messages a disk's requests; tasks that wait for a time; messages for a report
-//!  overheard              what goes over the wire, for an adversary
 //!  connection             handshake, work requests, memory that peers may access, ends
 //!  network  timeline      adapters, switch, links; spans for a browser
+//!  overheard              what goes over the wire, for an adversary
 //!  processor              cores, locks, memory bus, where the time went
 //!  handles                the core with its tasks behind one handle; a handle of a node
 //! ```

@@ -12,12 +12,9 @@ use bmi_core::{RemoteSlice, Time};
 
 use crate::engine::ConnRef;
 use crate::model::Core;
-use crate::model::connection::Bytes;
 
 /// Bytes of messages that are kept.
 const MOST: usize = 64 << 20;
-/// Bytes of a message, from its front, that are searched for keys.
-const SEARCHED: usize = 128 << 10;
 /// What a record counts beside its bytes.
 const RECORD: usize = 256;
 
@@ -94,11 +91,12 @@ impl Core {
         if self.tap.is_none() || node == to {
             return;
         }
-        let message = if let Verb::Send | Verb::Write(_) = verb { &bytes[..bytes.len().min(SEARCHED)] } else { &[] };
-        let keys = self.conn(from).map(|conn| conn.exposures.keys_in(message)).unwrap_or_default();
         let name = |node: u32| self.nodes[node as usize].name.clone();
         let time = Time::from_nanos(self.queue.now);
-        let heard = Heard { time, from: name(node), to: name(to), verb, bytes: bytes.to_vec(), keys };
+        let mut heard = Heard { time, from: name(node), to: name(to), verb, bytes: bytes.to_vec(), keys: Vec::new() };
+        if heard.kind().is_some() {
+            heard.keys = self.conn(from).map(|conn| conn.exposures.keys_in(bytes)).unwrap_or_default();
+        }
         let Some(tap) = &mut self.tap else { return };
         tap.size += RECORD + bytes.len();
         tap.heard.push_back(heard);
@@ -106,16 +104,6 @@ impl Core {
             && let Some(oldest) = tap.heard.pop_front()
         {
             tap.size -= RECORD + oldest.bytes.len();
-        }
-    }
-
-    /// Records a send or write that has arrived at the connection `to`.
-    pub(crate) fn overhear_work(&mut self, from: ConnRef, to: ConnRef, target: Option<WriteTarget>, bytes: &Bytes) {
-        if self.tap.is_some() {
-            let mut all = bytes.captured.clone();
-            bytes.segments.iter().for_each(|segment| all.extend(segment.to_slice().to_vec()));
-            let node = self.adapters[to.adapter as usize].node;
-            self.overhear(from, node, target.map_or(Verb::Send, Verb::Write), &all);
         }
     }
 }

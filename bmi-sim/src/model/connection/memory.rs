@@ -45,9 +45,12 @@ impl Exposures {
         Ok((segment, start as usize))
     }
 
-    /// Returns where a message names memory that is exposed here, and up to which address the memory
+    /// Returns where a message names memory that is exposed here, and up to which address that
     /// reaches.
     pub(crate) fn keys_in(&self, message: &[u8]) -> Vec<(usize, usize)> {
+        if self.0.is_empty() {
+            return Vec::new();
+        }
         let words = message.windows(8).enumerate();
         let keys = words.filter_map(|(at, word)| {
             let (segment, _) = self.0.get(&u64::from_le_bytes(word.try_into().ok()?))?;

@@ -123,6 +123,16 @@ impl Core {
         }
     }
 
+    /// Lets those who listen hear a send or write that has arrived.
+    fn overhear_work(&mut self, from: ConnRef, to: ConnRef, target: Option<WriteTarget>, bytes: &Bytes) {
+        if self.tap.is_some() {
+            let mut all = bytes.captured.clone();
+            bytes.segments.iter().for_each(|segment| all.extend(segment.to_slice().to_vec()));
+            let node = self.adapters[to.adapter as usize].node;
+            self.overhear(from, node, target.map_or(Verb::Send, Verb::Write), &all);
+        }
+    }
+
     /// Puts a send into the first receive.
     fn receive(&mut self, to: ConnRef, bytes: &Bytes, len: u64) -> Result<(), (Nak, SimError)> {
         let conn = self.conn_mut(to).expect("the caller has found it");

@@ -1,4 +1,5 @@
-//! What peers can cause: crowds of them, an adversary, changed frames, names that they choose, lines in the log.
+//! What peers can cause: crowds of them, an adversary, changed frames, names that they choose,
+//! lines in the log.
 
 mod adversary;
 mod evictions;

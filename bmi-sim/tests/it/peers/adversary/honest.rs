@@ -17,8 +17,10 @@ use futures_util::future::join;
 
 /// Longer than any operation of honest nodes takes.
 const SOON: Duration = Duration::from_secs(1);
+/// How long a client does nothing between its exchanges.
+const PAUSE: Duration = Duration::from_micros(500);
 /// The lengths of secrets take different paths.
-const LENGTHS: [usize; 4] = [100, 3000, 30_000, 100_000];
+const LENGTHS: [usize; 4] = [100, 3000, 20_000, 50_000];
 /// The names of the clients, as a certificate has them.
 pub(super) const OWNERS: [&str; 2] = ["user:alice", "user:bob"];
 /// What a store says to others who ask for a secret.
@@ -115,8 +117,8 @@ impl Town {
             endpoint.listen(&node.addr(1)).unwrap();
             nodes.push((node, endpoint));
         }
-        for (node, endpoint) in nodes[..2].iter().cloned() {
-            let (secrets, asked) = (Secrets::default(), asked.clone());
+        for (node, endpoint) in &nodes[..2] {
+            let (endpoint, secrets, asked) = (endpoint.clone(), Secrets::default(), asked.clone());
             node.spawn(async move {
                 let answer = async |call| answer(call, &secrets, &asked).await;
                 match serve(&endpoint, 16, answer).await {}
@@ -165,9 +167,11 @@ impl Town {
                 if let Some(bob) = peers[client].get(2) {
                     self.show(bob).await;
                 }
-                if self.nodes[2 + client].0.now() >= until {
+                let node = &self.nodes[2 + client].0;
+                if node.now() >= until {
                     break;
                 }
+                node.sleep(PAUSE).await;
             }
         };
         join(client(0), client(1)).await;
@@ -181,7 +185,7 @@ impl Town {
         let kept = store.call(b"p", Body::Out(Memory::from(secret.clone()).into()), soon()).expect(&what);
         assert_eq!(kept.reply().await.expect(&what).bytes[..], *b"kept", "{what}");
         let (target, request) = (Guarded::new(&[secret.len()]), [b"g", owner.as_bytes()].concat());
-        let got = store.call(&request, Body::In(target.list().into()), soon()).expect(&what);
+        let got = store.call(&request, Body::In(target.list()), soon()).expect(&what);
         assert_eq!(got.reply().await.expect(&what).bytes[..], *b"yours", "{what}");
         target.check(&what, &secret);
     }
