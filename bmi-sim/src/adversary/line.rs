@@ -13,7 +13,7 @@ use bmi_core::transport::{
 use bmi_core::{Access, Addr, Error, ErrorKind, Memory, MemoryRegion, RemoteSlice, Time};
 
 use super::secrets::Secrets;
-use super::wire::{Credits, promised};
+use super::wire::{Credits, Slots, promised};
 use crate::SimTransport;
 use crate::model::overheard::{Heard, Verb};
 
@@ -49,6 +49,7 @@ struct Connection {
     landing: Option<MemoryRegion>,
     room: usize,
     credits: Credits,
+    slots: Slots,
     /// What is read, by the name of the work.
     reads: BTreeMap<u64, Memory>,
     /// What the other side may read and write.
@@ -139,6 +140,7 @@ impl Adapter {
                 let at = done.work.0 as usize * line.room;
                 let bytes = landing.memory().slice(at, done.len as usize).to_vec();
                 line.credits.count(&bytes);
+                line.slots.note(&bytes);
                 let segment = landing.segment(at, line.room);
                 // It may be refused: the connection is about to end.
                 let _ = self.transport.post_recv(conn, done.work, &[segment]);
@@ -185,6 +187,7 @@ impl Adapter {
             landing: Some(landing),
             room,
             credits: Credits::default(),
+            slots: Slots::default(),
             reads: BTreeMap::new(),
             exposed: Vec::new(),
             sent: Vec::new(),
@@ -307,7 +310,8 @@ impl Line {
     /// Does what was heard in its own name. A message is made to fit: its header returns this
     /// line's credits, and where it names memory of its sender it names memory of the adversary. So
     /// a request gets its reply and its data here. A message that was written into a fast-RDMA slot
-    /// is sent. Other writes, and reads, go to the memory that they went to.
+    /// goes into such a slot again. If the line has none, it is sent: a peer gives it some if the
+    /// hello has that feature. Other writes, and reads, go to the memory that they went to.
     ///
     /// It spends credits that only a peer's messages bring back: leave it time for them.
     ///
@@ -317,6 +321,11 @@ impl Line {
         match heard.verb {
             Verb::Write(target) if heard.kind().is_none() => self.write(target, &heard.bytes),
             Verb::Read(remote) => self.read(remote),
+            Verb::Write(_) => {
+                let bytes = self.fitted(heard)?;
+                let slot = self.adapter.borrow_mut().lines[self.at].slots.take(bytes.len());
+                self.adapter.borrow_mut().post(self.at, bytes, slot)
+            }
             _ => self.send(&self.fitted(heard)?),
         }
     }

@@ -1,5 +1,8 @@
-//! What an adversary knows of the protocol: the hello, and the credits in a header. It is
-//! `docs/design/protocol.md`, and uses nothing of the library.
+//! What an adversary knows of the protocol: the hello, the credits in a header, and fast-RDMA
+//! slots. It is `docs/design/protocol.md`, and uses nothing of the engine.
+
+use bmi_core::RemoteSlice;
+use bmi_core::transport::WriteTarget;
 
 /// Bytes of a header.
 pub(super) const HEADER: usize = 32;
@@ -29,6 +32,37 @@ pub(super) fn promised(hello: &[u8]) -> (usize, usize) {
     let eager = u32::from_le_bytes([known[0], known[1], known[2], known[3]]) as usize;
     let receives = usize::from(u16::from_le_bytes([known[4], known[5]])) + usize::from(known[6]);
     (receives.max(1), HEADER + eager.clamp(SHORT, MOST))
+}
+
+/// The fast-RDMA slots of the other side, if it has said where they are.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    all: Option<RemoteSlice>,
+    /// Bytes of one.
+    len: u64,
+    /// A bit for each that is free.
+    free: u8,
+}
+
+impl Slots {
+    /// Handles a message of the other side: where its slots are, or which are free again.
+    pub(super) fn note(&mut self, message: &[u8]) {
+        let Some((header, rest)) = message.split_first_chunk::<HEADER>() else { return };
+        self.free |= header[1];
+        if let (11, Some(slice)) = (header[0] & 15, rest.first_chunk()) {
+            self.all = Some(RemoteSlice::from_wire(slice));
+            self.len = u64::from_le_bytes(header[16..24].try_into().expect("8 bytes"));
+            self.free = u8::MAX >> 8u8.saturating_sub(header[24]).min(7);
+        }
+    }
+
+    /// Takes a free slot that has room for `len` bytes, to be written to.
+    pub(super) fn take(&mut self, len: usize) -> Option<WriteTarget> {
+        let slot = self.free.trailing_zeros();
+        let all = self.all.filter(|_| slot < 8 && len as u64 <= self.len)?;
+        self.free &= self.free - 1;
+        Some(WriteTarget { remote: all.slice(u64::from(slot) * self.len, self.len)?, immediate: Some(slot) })
+    }
 }
 
 /// What goes back to the other side with the next message.
