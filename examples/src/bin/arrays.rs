@@ -125,7 +125,7 @@ fn run(rank: u32, meeting: &Addr, manager: &Addr) -> Result<(), Failure> {
     let handle = bmi::handle(manager.scheme(), &OpenOptions::default(), config, 1, HandleConfig::default())?;
     let groups = Groups::of(&handle)?;
     handle.clone().block_on(async {
-        let client = Client::connect_through(handle, manager.clone(), ClientOptions::new(rank.into())).await?;
+        let client = Client::connect_through(handle, manager.clone(), ClientOptions::new(u128::from(rank) + 1)).await?;
         let group = groups.meet(meeting, rank, SIZE, GroupOptions::default()).await?;
         // The first member that comes creates a file. The others open it.
         let options = CreateOptions { strip_size: 16 << 10, exclusive: false, ..CreateOptions::default() };

@@ -7,7 +7,7 @@ use bmi::memory::Foreign;
 use bmi::stats::PathCounters;
 use bmi::threading::{AnyThread, OneThread, Threading};
 use bmi::{Addr, Endpoint, Memory, Time};
-use fs_proto::{Access, Caller, ClusterId, Entry, ManagerReply, ManagerRequest, ReplyBody, RequestBody};
+use fs_proto::{Access, Caller, ClusterId, Entry, ErrorCode, ManagerReply, ManagerRequest, ReplyBody, RequestBody};
 
 use super::answers::ClientStats;
 use super::files::Files;
@@ -71,7 +71,8 @@ impl<S: Threading> Client<S> {
     /// the list of I/O servers. They are connected when they are first needed.
     ///
     /// # Errors
-    /// If the manager cannot be reached, or uses another version of the protocol.
+    /// If the manager cannot be reached, or uses another version of the protocol; `Invalid` for the
+    /// number 0.
     pub async fn connect(endpoint: Endpoint<S>, manager: Addr, options: ClientOptions) -> Result<Client<S>, Error> {
         Client::connect_over(Endpoints::one(manager.scheme(), endpoint), manager, options).await
     }
@@ -115,6 +116,9 @@ impl<S: Threading> Client<S> {
         waiting: impl Fn(&ServerName, Duration, &str) + Send + Sync + 'static,
     ) -> Result<Client<S>, Error> {
         let ClientOptions { id, timeout, retry_for, over, ref host, cluster, .. } = options;
+        if id == 0 {
+            return Err(Error::new(ErrorCode::Invalid, "the number of a client is drawn at random, and is not 0"));
+        }
         let preference = Preference { client: id, timeout, over, host: host.clone(), caller: options.caller.clone() };
         let manager = ServerName { addr: manager, iod: None };
         let inner = Arc::new(Inner {

@@ -6,8 +6,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown, lchown};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use fs_proto::{Attr, SetAttr};
+use bmi::threading::Threading;
+use fs_proto::{Attr, Entry, ErrorCode, SetAttr};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, utimensat};
+
+use crate::client::Client;
+use crate::error::Error;
+use crate::path::FsPath;
 
 /// The set-user and set-group bits.
 const SET_ID: u32 = 0o6000;
@@ -68,5 +73,16 @@ fn owned(set: &SetAttr, chown: impl Fn(Option<u32>, Option<u32>) -> io::Result<(
             Ok(false)
         }
         result => result.map(|()| true),
+    }
+}
+/// Sets the attributes of what was copied into the cluster. Only root gives things to others: an
+/// owner that is refused is left out, and the set-id bits too.
+pub(super) async fn set_copied<S: Threading>(client: &Client<S>, path: &FsPath, set: SetAttr) -> Result<Entry, Error> {
+    match client.setattr(path, set).await {
+        Err(error) if error.code() == ErrorCode::Permission && (set.uid.is_some() || set.gid.is_some()) => {
+            let mode = set.mode.map(|mode| mode & 0o1777);
+            client.setattr(path, SetAttr { uid: None, gid: None, mode, ..set }).await
+        }
+        other => other,
     }
 }

@@ -32,7 +32,7 @@ impl<S: Threading> Copier<S> {
         };
         if self.archive {
             let set = SetAttr { mode: None, ..self.attributes(source).await? };
-            self.client.setattr(&FsPath::of(link.handle), set).await?;
+            attributes::set_copied(&self.client, &FsPath::of(link.handle), set).await?;
         }
         Ok(copied)
     }

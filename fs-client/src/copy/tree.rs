@@ -141,7 +141,9 @@ impl<S: Threading> Copier<S> {
             work.state.with(|state| (std::mem::take(&mut state.names), std::mem::take(&mut state.attributes)));
         let name = async |(first, to): (FsPath, FsPath)| self.put_name(&first, &to).await;
         self.each(work, names, name).await;
-        let set = async |(dir, set): (FsPath, SetAttr)| self.client.setattr(&dir, set).await.map(|_| Copied::default());
+        let set = async |(dir, set): (FsPath, SetAttr)| {
+            attributes::set_copied(&self.client, &dir, set).await.map(|_| Copied::default())
+        };
         self.each(work, attributes, set).await;
     }
 

@@ -64,15 +64,6 @@ pub enum ManagerReply {
     Done,
     /// The object that was found, created or changed.
     Entry(Entry),
-    /// The object that was opened.
-    Opened {
-        /// What the manager knows about it.
-        entry: Entry,
-        /// What the client may do with it, whatever becomes of its mode, as long as it has it open.
-        access: Access,
-        /// The tickets for its datafiles. `None` if the cluster has none.
-        grant: Option<Grant>,
-    },
     /// A page of a directory.
     Entries {
         /// The entries, sorted by name.
@@ -120,8 +111,6 @@ pub enum ManagerReply {
         /// True if more entries follow the last of these.
         more: bool,
     },
-    /// Who was shut out, and when, in nanoseconds since 1970.
-    Revoked(#[serde(deserialize_with = "limits::bounded::<MAX_REVOKED, _, _>")] Vec<(Name, u64)>),
     /// A page of what the manager keeps.
     Check {
         /// The rows.
@@ -130,6 +119,17 @@ pub enum ManagerReply {
         /// True if more pages follow.
         more: bool,
     },
+    /// The object that was opened.
+    Opened {
+        /// What the manager knows about it.
+        entry: Entry,
+        /// What the client may do with it, whatever becomes of its mode, as long as it has it open.
+        access: Access,
+        /// The tickets for its datafiles. `None` if the cluster has none.
+        grant: Option<Grant>,
+    },
+    /// Who was shut out, and when, in nanoseconds since 1970.
+    Revoked(#[serde(deserialize_with = "limits::bounded::<MAX_REVOKED, _, _>")] Vec<(Name, u64)>),
 }
 
 /// A change of a datafile's size that was decided, and is not carried out yet.

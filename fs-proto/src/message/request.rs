@@ -464,6 +464,16 @@ pub enum ManagerRequest {
     /// Repairs what a check has found. Answered by `Done`; by `Stale` if it is not damaged in that
     /// way any more, or somebody else repairs. Changes the namespace.
     Repair(Repair),
+    /// Gives a small file all its datafiles, as far as servers are up. Answered by `Opened`, also if
+    /// it has grown already. Changes the namespace. Only then bytes behind [`crate::Layout::limit`]
+    /// may be written.
+    Grow {
+        /// The file.
+        file: FileHandle,
+        /// Numbers of the I/O servers that the client cannot reach. They count as down.
+        #[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")]
+        avoid: Vec<u32>,
+    },
     /// Shuts the holder of a certificate out, or lets him in again. His requests are refused from
     /// now on, and by the I/O servers when they have next registered. Answered by `Done`; by
     /// `NoSpace` if too many are shut out, by `NotFound` if he is not. Changes the namespace.
@@ -475,16 +485,6 @@ pub enum ManagerRequest {
     },
     /// Returns who was shut out. Answered by `Revoked`.
     Revoked,
-    /// Gives a small file all its datafiles, as far as servers are up. Answered by `Opened`, also if
-    /// it has grown already. Changes the namespace. Only then bytes behind [`crate::Layout::limit`]
-    /// may be written.
-    Grow {
-        /// The file.
-        file: FileHandle,
-        /// Numbers of the I/O servers that the client cannot reach. They count as down.
-        #[serde(deserialize_with = "limits::bounded::<MAX_SERVERS, _, _>")]
-        avoid: Vec<u32>,
-    },
 }
 
 /// What an I/O server reports about its store.
@@ -840,8 +840,9 @@ impl IodRequest {
             | IodRequest::WriteView { datafile, .. }
             | IodRequest::Truncate { datafile, .. }
             | IodRequest::Allocate { datafile, .. } => Some((*datafile, Access::WRITE)),
-            IodRequest::Lock { datafile, .. }
-            | IodRequest::Unlock { datafile, .. }
+            IodRequest::Lock { datafile, exclusive: true, .. } => Some((*datafile, Access::WRITE)),
+            IodRequest::Lock { datafile, .. } => Some((*datafile, Access::READ)),
+            IodRequest::Unlock { datafile, .. }
             | IodRequest::Advise { datafile, .. }
             | IodRequest::CacheCoverage { datafile, .. } => Some((*datafile, Access::BOTH)),
             _ => None,

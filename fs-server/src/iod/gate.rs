@@ -154,7 +154,8 @@ impl Gate {
     fn judge(&self, ticket: &Ticket, datafile: DatafileHandle, holder: &HolderDigest) -> Result<(), Refusal> {
         let state = lock(&self.state);
         step();
-        let key = state.keys.get(&ticket.epoch).ok_or(Refusal::Old)?;
+        let is_newer = state.keys.keys().next_back().is_some_and(|last| *last < ticket.epoch);
+        let key = state.keys.get(&ticket.epoch).ok_or(if is_newer { Refusal::Early } else { Refusal::Old })?;
         if !key.made(ticket, datafile, holder) {
             return Err(Refusal::False);
         }
@@ -172,6 +173,8 @@ pub(super) enum Refusal {
     Missing,
     #[error("the ticket is too old to be shown for the first time")]
     Old,
+    #[error("the manager has not told the key of the ticket yet")]
+    Early,
     #[error("the ticket was not made for this file and this client")]
     False,
     #[error("the file was opened without the right to do that")]
@@ -186,7 +189,7 @@ impl Refusal {
         let code = match self {
             Refusal::Missing | Refusal::Old | Refusal::False => ErrorCode::NoTicket,
             Refusal::OtherRight => ErrorCode::Permission,
-            Refusal::Unheard(_) => ErrorCode::Busy,
+            Refusal::Unheard(_) | Refusal::Early => ErrorCode::Busy,
         };
         FsError::new(code, format!("{datafile}: {self}"))
     }
@@ -257,6 +260,7 @@ mod tests {
         let shows = |ticket| check(&gate, &Rights::default(), Access::READ, Some(ticket), 1);
         gate.learn(news(2, None, 9), at(0));
         assert_eq!((shows(ticket(2, 8, Access::READ)), shows(ticket(2, 9, Access::READ))), (Err(Refusal::Old), Ok(())));
+        assert_eq!(shows(ticket(start, 1, Access::READ)), Err(Refusal::Early));
         gate.learn(news(start, None, 0), at(0));
         assert_eq!(shows(ticket(2, 9, Access::READ)), Ok(()), "the manager was started in the last minute");
         gate.learn(news(start, None, 1), at(0));

@@ -44,8 +44,8 @@ use async_trait::async_trait;
 use bmi::{Addr, Endpoint, Incoming, Scheme};
 use fs_proto::limits::{DEFAULT_STRIP, MAX_DATAFILES, REPLY_ROOM};
 use fs_proto::{
-    Caller, ClusterId, ErrorCode, FsError, Hello, Identity, ManagerRequest, Name, ReplyBody, Request, RequestBody,
-    Sender, Start, StoreId, TicketNews,
+    Caller, ClusterId, ErrorCode, FsError, Hello, Identity, ManagerReply, ManagerRequest, Name, Reply, ReplyBody,
+    Request, RequestBody, Sender, Start, StoreId, TicketNews, codec,
 };
 use redb::ReadableTable;
 use tokio::sync::Notify;
@@ -325,10 +325,41 @@ impl Manager {
         let room = context.room.saturating_sub(REPLY_ROOM);
         let change = Requested { id: request.id, unanswered: request.unanswered, caller, request: body };
         let opens = matches!(change.request, ManagerRequest::Create { .. } | ManagerRequest::Grow { .. });
+        let (caller, client) = (opens.then(|| change.caller.clone()), change.id.client);
         let answer = self.carry_out(change, context.deadline, room, context.share).await;
-        match &self.mint {
-            Some(mint) if opens => mint.complete_encoded(context.party(), answer),
+        match (&self.mint, caller) {
+            (Some(mint), Some(caller)) => self.with_grant(mint, context, &caller, client, answer).await,
             _ => answer,
+        }
+    }
+
+    /// Adds tickets to the answer of a change that opens a file. The answer may be one that was
+    /// given long ago, so what the client may do now counts.
+    async fn with_grant(
+        &self,
+        mint: &Mint,
+        context: &Context,
+        caller: &Caller,
+        client: u128,
+        answer: Answer,
+    ) -> Answer {
+        let Answer::Encoded(bytes) = &answer else { return answer };
+        let Ok(Reply { result: Ok(ReplyBody::Manager(ManagerReply::Opened { entry, .. })) }) =
+            codec::decode_reply(bytes)
+        else {
+            return answer;
+        };
+        let access = self.read(|read| {
+            let view = tables::names::view(read)?.by(caller, client);
+            let held = self.lookups.holds.access(entry.handle.raw(), client);
+            view.opened(&view.named(entry.handle)?, held)
+        });
+        match access.await {
+            Ok(access) => {
+                let opened = ManagerReply::Opened { entry, access, grant: None };
+                Answer::from(Ok(mint.complete(context.party(), opened).into()))
+            }
+            Err(_) => answer,
         }
     }
 

@@ -258,6 +258,9 @@ impl Context {
     /// # Errors
     /// `Invalid` for another client.
     pub(crate) fn speaks_for(&self, client: u128) -> Result<&Arc<Session>, FsError> {
+        if client == 0 {
+            return Err(FsError::new(ErrorCode::Invalid, "no client has the number 0"));
+        }
         if *self.session.client.get_or_init(|| client) != client {
             return Err(FsError::new(ErrorCode::Invalid, "changes in the name of several clients over one connection"));
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 use bmi::{Peer, PeerIdentity};
-use fs_proto::{Access, Claims, DatafileHandle, FsError, Holder, HolderDigest, Sender, Speaker};
+use fs_proto::{Access, Claims, DatafileHandle, Duty, ErrorCode, FsError, Holder, HolderDigest, Sender, Speaker};
 
 use crate::lock::lock;
 
@@ -45,9 +45,22 @@ impl Party {
             (Speaker::Listed(claims), _) => claims.role.as_ref().map(Holder::to_string).unwrap_or_default(),
             (_, peer) => peer.user().map_or_else(|| "nobody".to_owned(), |user| format!("pvfs:uid/{user}")),
         };
+        if matches!((&speaker, sender), (Speaker::One(_), Sender::Server(..))) {
+            let text = format!("{peer} is no server: those of a host run as one user");
+            return Err(FsError::new(ErrorCode::Permission, text));
+        }
         let is_local = matches!(peer, PeerIdentity::Process { .. }) && speaker == Speaker::Everybody;
         let is_trusted = is_local || matches!(sender, Sender::Server(..));
         Ok(Party { speaker, digest: HolderDigest::of(&name), name, is_trusted })
+    }
+
+    /// Checks that the peer has a duty. Who is another user of this host has none.
+    pub(super) fn check_duty(&self, peer: &PeerIdentity, duty: Duty) -> Result<(), FsError> {
+        if let Speaker::One(caller) = &self.speaker {
+            let text = format!("this takes root, the user of the servers, or a certificate, and this is {caller}");
+            return Err(FsError::new(ErrorCode::Permission, text));
+        }
+        Claims::check_duty(peer, duty)
     }
 }
 

@@ -401,7 +401,7 @@ async fn answer(
                     let text = "the connection did not begin with a Hello";
                     Answer::error(FsError::new(ErrorCode::Protocol, text))
                 }
-                _ => match context.check(endpoint.now()).and_then(|()| allowed(&peer, &request.body)) {
+                _ => match context.check(endpoint.now()).and_then(|()| allowed(&peer, &context, &request.body)) {
                     Ok(()) => handler.handle(&context, request, &call).await,
                     Err(late) => Answer::error(late),
                 },
@@ -468,10 +468,13 @@ fn greet(peer: &Peer, handler: &dyn Handler, standing: &Standing, context: &Cont
 
 /// Returns whether the peer may make the request at all. The audit has each refusal and each use of
 /// a duty.
-fn allowed(peer: &Peer, request: &RequestBody) -> Result<(), FsError> {
+fn allowed(peer: &Peer, context: &Context, request: &RequestBody) -> Result<(), FsError> {
     let Some(duty) = request.duty() else { return Ok(()) };
     let identity = peer.identity();
-    let allowed = Claims::check_duty(&identity, duty);
+    let allowed = match context.party() {
+        Some(party) => party.check_duty(&identity, duty),
+        None => Claims::check_duty(&identity, duty),
+    };
     let what = match request {
         RequestBody::Manager(ManagerRequest::Revoke { holder, back }) => {
             format!("{} {}", if *back { "let in" } else { "revoke" }, holder.0)

@@ -12,7 +12,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, UNIX_EPOCH};
 
 use bmi::Scheme;
-use fs_client::{Caller, ClientOptions, CreateOptions};
+use fs_client::CreateOptions;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -223,9 +223,8 @@ fn umask() -> u32 {
 
 /// Creates a file of another user, with mode 604 and strips of 16 KiB on two servers.
 fn create_as(cluster: &Cluster, name: &str, uid: u32, gid: u32) {
-    let options = ClientOptions { caller: Caller::new(uid, gid, []), ..options() };
-    with_client(Scheme::Tcp, &cluster.manager.parse().unwrap(), options, async |client| {
-        let create = CreateOptions { mode: 0o604, ..striped(16 << 10, 2) };
+    with_client(Scheme::Tcp, &cluster.manager.parse().unwrap(), options(), async |client| {
+        let create = CreateOptions { mode: 0o604, owner: Some((uid, gid)), ..striped(16 << 10, 2) };
         client.create(&path(name), create).await.unwrap();
     });
 }

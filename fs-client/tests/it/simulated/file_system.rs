@@ -92,7 +92,8 @@ fn a_dropped_attempt_to_connect_is_made_again() {
     for steps in 0..60u64 {
         setting.world.block_on(async {
             let endpoint = setting.node.endpoint(Config::named("client")).unwrap();
-            let options = ClientOptions { timeout: Duration::from_secs(3), ..ClientOptions::new(steps.into()) };
+            let options =
+                ClientOptions { timeout: Duration::from_secs(3), ..ClientOptions::new(u128::from(steps) + 1) };
             let client = Client::connect(endpoint.clone(), setting.cluster.manager(), options).await.unwrap();
             let file = client.create(&path(&format!("/{steps}")), striped(65536, 1)).await.unwrap();
             let first = async {
@@ -129,7 +130,7 @@ fn a_loop_on_the_core_where_the_kernel_receives_serves_its_client() {
         let node = world.node(&format!("client{number}"));
         node.limit_cores(1);
         let endpoint = node.endpoint_waiting(Config::named("client"), Waiting::Event).unwrap();
-        let options = ClientOptions { timeout: Duration::from_secs(2), ..ClientOptions::new(number) };
+        let options = ClientOptions { timeout: Duration::from_secs(2), ..ClientOptions::new(number + 1) };
         let connecting = Client::connect(endpoint, cluster.manager(), options);
         let (client, file) = world.block_on(async {
             let client = connecting.await.unwrap();

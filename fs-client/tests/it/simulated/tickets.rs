@@ -1,6 +1,7 @@
 //! Clients of a cluster whose I/O servers let nobody use what the manager has not opened for him:
 //! a client notices nothing of it.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use bmi::{Config, PeerIdentity};
@@ -11,6 +12,7 @@ use fs_server::embedded::{ClusterOptions, SimCluster};
 use crate::support::bodies::{self, code, path, pattern, striped};
 
 struct Setting {
+    clients: Cell<u128>,
     world: World,
     cluster: SimCluster,
 }
@@ -20,7 +22,7 @@ impl Setting {
         let world = World::new(seed);
         let options = ClusterOptions { tickets: true, ..ClusterOptions::with_iods(3) };
         let cluster = SimCluster::start(&world, options).unwrap();
-        let setting = Setting { world, cluster };
+        let setting = Setting { clients: Cell::new(0), world, cluster };
         setting.world.block_on(async {
             let admin = setting.client("admin", 1, &["pvfs:may/admin"]).await.for_caller(Caller::ROOT);
             admin.mkdir_for(&path("/d"), 0o777, (0, 0)).await.unwrap();
@@ -34,7 +36,9 @@ impl Setting {
         let own = [format!("pvfs:user/{name}"), format!("pvfs:uid/{uid}"), format!("pvfs:gid/{uid}")];
         node.identify(PeerIdentity::named(own.into_iter().chain(more.iter().map(ToString::to_string))));
         let endpoint = node.endpoint(Config::named("client")).unwrap();
-        let options = ClientOptions { timeout: Duration::from_secs(20), ..ClientOptions::new(uid.into()) };
+        let id = self.clients.get() + 1;
+        self.clients.set(id);
+        let options = ClientOptions { timeout: Duration::from_secs(20), ..ClientOptions::new(id) };
         Client::connect(endpoint, self.cluster.manager(), options).await.unwrap()
     }
 }
@@ -75,7 +79,8 @@ fn files_belong_to_who_the_certificate_says_and_others_have_what_their_modes_all
         assert_eq!(bodies::read(&own, 0, 9000).await, pattern(8000, 4));
         drop((held, own));
         anna.release_held().await.unwrap();
-        let again = anna.open(&path("/d/g")).await.unwrap();
+        let other = setting.client("anna", 1000, &[]).await;
+        let again = other.open(&path("/d/g")).await.unwrap();
         assert_eq!(code(again.write_at(0, pattern(1, 4))).await, ErrorCode::Permission, "it is opened anew");
     });
 }

@@ -131,3 +131,72 @@ fn duties_are_in_the_certificate_and_a_revoked_one_opens_nothing() {
     assert!(error.contains("the certificate is revoked"), "{error}");
     ok(cluster.0.pvfs(&["ls", "/"]));
 }
+
+/// Users over real TLS: their files, somebody who is shut out while he could go on, and logs in
+/// which nobody finds a secret.
+#[test]
+fn a_user_has_his_own_files_and_who_is_shut_out_has_none() {
+    let cluster = Secure::new(2);
+    let mut start = cluster.0.command(&["start"]);
+    start.env("RUST_LOG", "trace");
+    ok(start);
+    let file = cluster.0.path("file");
+    fs::write(&file, vec![7; 300_000]).unwrap();
+    let file = file.display().to_string();
+    let user = |name: &str, uid: &str| {
+        let environment = cluster.issue(name, &["--uid", uid, "--gid", uid]);
+        let machine = &cluster.0;
+        move |arguments: &[&str]| {
+            let mut command = machine.pvfs(arguments);
+            command.envs(environment.iter().cloned());
+            command
+        }
+    };
+    let (rita, ben) = (user("rita", "4000"), user("ben", "4001"));
+    ok(cluster.0.pvfs(&["mkdir", "/d"]));
+    ok(cluster.0.pvfs(&["chmod", "1777", "/d"]));
+    ok(rita(&["put", "--mode", "600", &file, "/d/f"]));
+    assert_eq!(ok(rita(&["cat", "/d/f"])).len(), 300_000);
+    let listed = ok(ben(&["ls", "-l", "/d"]));
+    assert!(listed.contains("4000"), "{listed}");
+    for arguments in [&["cat", "/d/f"][..], &["put", &file, "/d/f"], &["rm", "/d/f"], &["chmod", "777", "/d/f"]] {
+        let error = fails(ben(arguments));
+        assert!(error.contains("permission denied"), "{arguments:?}: {error}");
+    }
+    ok(rita(&["chmod", "644", "/d/f"]));
+    assert_eq!(ok(ben(&["cat", "/d/f"])).len(), 300_000);
+    cluster.0.ok(&["revoke", "user-rita"]);
+    assert!(fails(rita(&["cat", "/d/f"])).contains("pvfs:user/rita was shut out"));
+    assert!(cluster.0.ok(&["revoke", "--list"]).starts_with("user-rita"));
+    let mut refused = cluster.0.command(&["revoke", "user-rita", "--undo"]);
+    refused.envs(cluster.issue("carla", &[]));
+    assert!(fails(refused).contains("this takes a certificate with pvfs:may/admin"));
+    cluster.0.ok(&["revoke", "user-rita", "--undo"]);
+    ok(rita(&["rm", "/d/f"]));
+    let logs = ["manager", "iod0", "iod1"].map(|server| cluster.log(server));
+    assert!(logs[0].contains(r#""request":"revoke pvfs:user/rita""#) && logs[0].contains("TRACE"));
+    let keys = [cluster.certificates(), cluster.0.path("data/authority/issued")];
+    let keys = keys.iter().flat_map(|dir| fs::read_dir(dir).unwrap()).map(|entry| entry.unwrap().path());
+    let keys: Vec<String> = keys
+        .filter(|path| path.extension().is_some_and(|end| end == "key"))
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    assert!(keys.len() > 5);
+    for log in &logs {
+        for line in keys.iter().flat_map(|key| key.lines().filter(|line| !line.starts_with('-'))) {
+            assert!(!log.contains(line), "a private key is in a log");
+        }
+        // As bytes are printed by `Debug`.
+        let bytes = log.lines().find(|line| has_bytes(line));
+        assert_eq!(bytes, None, "bytes are in a log");
+    }
+}
+
+/// Returns true if a line has a list of 16 numbers below 256, one after the other.
+fn has_bytes(line: &str) -> bool {
+    let mut run = 0;
+    line.split([',', '[', ']']).any(|word| {
+        run = if word.trim().parse::<u8>().is_ok() { run + 1 } else { 0 };
+        run >= 16
+    })
+}

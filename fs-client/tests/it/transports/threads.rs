@@ -205,7 +205,7 @@ async fn connect_at_once(over: Scheme) {
     for round in 0..30 {
         let endpoint = endpoint(over);
         let driver = tokio::spawn(event::drive(endpoint.clone()));
-        let client = Client::connect(endpoint, cluster.manager().clone(), options(round)).await.unwrap();
+        let client = Client::connect(endpoint, cluster.manager().clone(), options(round + 1)).await.unwrap();
         let file = client.create(&path(&format!("/f{round}")), striped(65536, IODS as u32)).await.unwrap();
         let together = Arc::new(tokio::sync::Barrier::new(2));
         let mut tasks = JoinSet::new();

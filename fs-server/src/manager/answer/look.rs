@@ -80,7 +80,8 @@ impl Manager {
         };
         let held = held.await;
         if held.is_err() {
-            self.lookups.holds.release(file.0, client);
+            // It may have lost its last name meanwhile, and be kept for this client.
+            self.release(client, &[file]).await?;
         }
         held
     }

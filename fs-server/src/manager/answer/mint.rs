@@ -16,12 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bmi::Time;
-use fs_proto::{
-    Access, Grant, HolderDigest, Layout, ManagerReply, Name, Reply, ReplyBody, TicketKey, TicketNews, codec,
-};
+use fs_proto::{Access, Grant, HolderDigest, Layout, ManagerReply, Name, TicketKey, TicketNews};
 
 use crate::lock::lock;
-use crate::service::{Answer, Party};
+use crate::service::Party;
 
 /// How long a key is used.
 const EPOCH: Duration = Duration::from_secs(3600);
@@ -72,17 +70,6 @@ impl Mint {
                 ManagerReply::Opened { entry, access, grant }
             }
             (reply, _) => reply,
-        }
-    }
-
-    /// Adds the tickets to an encoded answer.
-    pub(in crate::manager) fn complete_encoded(&self, party: Option<&Party>, answer: Answer) -> Answer {
-        let Answer::Encoded(bytes) = answer else { return answer };
-        match codec::decode_reply(&bytes) {
-            Ok(Reply { result: Ok(ReplyBody::Manager(reply @ ManagerReply::Opened { .. })) }) => {
-                Answer::from(Ok(self.complete(party, reply).into()))
-            }
-            _ => Answer::Encoded(bytes),
         }
     }
 

@@ -125,7 +125,7 @@ impl Manager {
             Ok(Some(answer)) => Answer::Encoded(answer),
             Ok(None) => {
                 let (holds, caller) = (&self.lookups.holds, &change.caller);
-                let may = self.read(|read| names::view(read)?.by(caller).may_write(file, id.client, holds));
+                let may = self.read(|read| names::view(read)?.by(caller, id.client).may_write(file, id.client, holds));
                 if let Err(error) = may.await {
                     return Answer::error(error);
                 }

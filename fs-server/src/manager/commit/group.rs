@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bmi::hooks::{mutated, step};
 use fs_proto::{
-    Access, Caller, DatafileHandle, ErrorCode, Existing, Fix, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody,
+    Caller, DatafileHandle, ErrorCode, Existing, Fix, FsError, ManagerReply, ManagerRequest, Reply, ReplyBody,
     RequestId, codec,
 };
 
@@ -198,7 +198,7 @@ impl Group {
         let Group { changes, situation, effects, .. } = self;
         let Requested { id, request, caller, .. } = &changes[index];
         let client = id.client;
-        change.speak_for(caller);
+        change.speak_for(caller, client);
         let reply = match request {
             ManagerRequest::Mkdir { place, mode, uid, gid } => {
                 ManagerReply::Entry(change.mkdir(place, Birth { mode: *mode, uid: *uid, gid: *gid })?)
@@ -298,7 +298,8 @@ impl Group {
             ManagerRequest::Grow { file, avoid } => {
                 change.may_write(*file, client)?;
                 let entry = change.grow(*file, |first, most| situation.place_further(first, most, avoid))?;
-                ManagerReply::Opened { entry, access: Access::BOTH, grant: None }
+                let access = change.writer_access(*file, client)?;
+                ManagerReply::Opened { entry, access, grant: None }
             }
             other => return Err(FsError::new(ErrorCode::Invalid, format!("{} changes nothing", other.name())).into()),
         };

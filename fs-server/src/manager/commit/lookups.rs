@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex};
 
 use bmi::hooks::step;
 use fs_proto::limits::{MAX_ENTRIES, MAX_LISTED};
-use fs_proto::{Caller, Entry, ErrorCode, FileHandle, FsError, ManagerReply, ManagerRequest};
+use fs_proto::{Caller, ErrorCode, FileHandle, FsError, ManagerReply, ManagerRequest};
 use redb::{ReadTransaction, ReadableTable};
 use tokio::sync::Notify;
 
@@ -29,7 +29,7 @@ use super::group::Effect;
 use crate::lock::lock;
 use crate::manager::Fault;
 use crate::manager::tables::names::{self, Key, Named};
-use crate::manager::tables::{Held, Holds, revoked};
+use crate::manager::tables::{Held, Holds, Object, revoked};
 use crate::service::Party;
 
 /// The metadata as of a commit.
@@ -46,6 +46,8 @@ pub(in crate::manager) struct Lookups {
     /// Who was shut out, and when.
     revoked: Mutex<BTreeMap<String, u64>>,
     any_revoked: AtomicBool,
+    /// That has changed, and could not be read.
+    is_stale: AtomicBool,
 }
 
 /// Who asks for something.
@@ -60,14 +62,13 @@ pub(in crate::manager) struct Asker<'a> {
 
 impl Asker<'_> {
     /// Opens an object.
-    fn opens<O, N>(&self, view: &names::View<O, N>, entry: Entry) -> Result<ManagerReply, Fault>
+    fn opens<O, N>(&self, view: &names::View<O, N>, raw: u64, object: Object) -> Result<ManagerReply, Fault>
     where
         O: ReadableTable<u64, &'static [u8]>,
         N: ReadableTable<Key, Named>,
     {
-        let held = self.holds.access(entry.handle.raw(), self.client);
-        let access = view.opened(&entry, held)?;
-        Ok(ManagerReply::Opened { entry, access, grant: None })
+        let access = view.opened(&object, self.holds.access(raw, self.client))?;
+        Ok(ManagerReply::Opened { entry: view.told(raw, object), access, grant: None })
     }
 }
 
@@ -78,27 +79,27 @@ pub(in crate::manager) fn answer(
     request: &ManagerRequest,
     room: usize,
 ) -> Result<ManagerReply, Fault> {
-    let Asker { caller, .. } = *asker;
+    let Asker { caller, client, .. } = *asker;
     Ok(match request {
         ManagerRequest::Truncation { file } => ManagerReply::Truncation(names::truncation(read, *file, room)?),
         ManagerRequest::Lookup { place, open } => {
-            let view = names::view(read)?.by(caller);
-            let entry = view.lookup(place)?;
-            if *open { asker.opens(&view, entry)? } else { ManagerReply::Entry(entry) }
+            let view = names::view(read)?.by(caller, client);
+            let (raw, object) = view.found(place)?;
+            if *open { asker.opens(&view, raw, object)? } else { ManagerReply::Entry(view.told(raw, object)) }
         }
         ManagerRequest::Getattr { handle, open } => {
-            let view = names::view(read)?.by(caller);
-            let entry = view.getattr(*handle)?;
-            if *open { asker.opens(&view, entry)? } else { ManagerReply::Entry(entry) }
+            let view = names::view(read)?.by(caller, client);
+            let (raw, object) = (handle.raw(), view.named(*handle)?);
+            if *open { asker.opens(&view, raw, object)? } else { ManagerReply::Entry(view.told(raw, object)) }
         }
         ManagerRequest::Readdir { dir, after, max, attributes: true } => {
             let max = (*max as usize).min(MAX_LISTED);
-            let (entries, more) = names::view(read)?.by(caller).listing(*dir, after, max, room)?;
+            let (entries, more) = names::view(read)?.by(caller, client).listing(*dir, after, max, room)?;
             ManagerReply::Listing { entries, more }
         }
         ManagerRequest::Readdir { dir, after, max, attributes: false } => {
             let max = (*max as usize).min(MAX_ENTRIES);
-            let (entries, more) = names::view(read)?.by(caller).readdir(*dir, after, max, room)?;
+            let (entries, more) = names::view(read)?.by(caller, client).readdir(*dir, after, max, room)?;
             ManagerReply::Entries { entries, more }
         }
         ManagerRequest::GetXattr { handle, name } => ManagerReply::Xattr(names::xattr(read, caller, *handle, name)?),
@@ -115,7 +116,7 @@ impl Lookups {
         let revoked = revoked(&view)?;
         let any_revoked = AtomicBool::new(!revoked.is_empty());
         let (view, revoked) = (Mutex::new(Some(view)), Mutex::new(revoked));
-        Ok(Lookups { view, committed: Notify::new(), holds, revoked, any_revoked })
+        Ok(Lookups { view, committed: Notify::new(), holds, revoked, any_revoked, is_stale: AtomicBool::new(false) })
     }
 
     /// Returns who was shut out, and when.
@@ -153,7 +154,11 @@ impl Lookups {
                 self.holds.created(file, client);
             }
         }
-        if let Some(view) = view.as_ref().filter(|_| effects.contains(&Effect::Revoked)) {
+        let is_stale = effects.contains(&Effect::Revoked) | self.is_stale.swap(false, Ordering::AcqRel);
+        if view.is_none() {
+            self.is_stale.store(is_stale, Ordering::Release);
+        }
+        if let Some(view) = view.as_ref().filter(|_| is_stale) {
             match revoked(view) {
                 Ok(all) => {
                     self.any_revoked.store(!all.is_empty(), Ordering::Release);

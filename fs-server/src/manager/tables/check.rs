@@ -100,7 +100,7 @@ fn fill(read: &ReadTransaction, from: CheckFrom, page: &mut Page) -> Result<Cont
             let raw = raw.value();
             let row = Object::decode(bytes.value()).map_or(CheckRow::Unreadable { raw }, |object| {
                 let parent = object.parent;
-                let Entry { attr, layout, content, .. } = object.entry(raw, starts);
+                let Entry { attr, layout, content, .. } = object.entry(raw, starts, None);
                 let ties = Ties { parent, size: attr.size, nlink: attr.nlink };
                 CheckRow::Object { raw, kind: attr.kind, ties, layout, content }
             });

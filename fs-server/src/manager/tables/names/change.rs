@@ -72,6 +72,7 @@ impl<'t> Change<'t> {
             objects: transaction.open_table(OBJECTS)?,
             names: transaction.open_table(NAMES)?,
             caller: Caller::ROOT,
+            client: None,
             starts,
         };
         let orphans = transaction.open_table(ORPHANS)?;
@@ -106,7 +107,7 @@ impl<'t> Change<'t> {
 
     /// Returns an object as the client of a request is told of it.
     pub(super) fn entry(&self, raw: u64, object: Object) -> Entry {
-        object.entry(raw, self.view.starts)
+        object.entry(raw, self.view.starts, self.view.client)
     }
 
     pub(super) fn store(&mut self, raw: u64, object: &Object) -> Result<(), Fault> {
@@ -131,17 +132,25 @@ impl<'t> Change<'t> {
         self.store(DirHandle::ROOT.0, &root)
     }
 
-    /// From now on changes are made for this caller.
-    pub(in crate::manager) fn speak_for(&mut self, caller: &Caller) {
+    /// From now on changes are made for this caller, by this client.
+    pub(in crate::manager) fn speak_for(&mut self, caller: &Caller, client: u128) {
         self.view.caller.clone_from(caller);
+        self.view.client = Some(client);
     }
 
     /// Checks that a client may write to a file, for the caller.
     pub(in crate::manager) fn may_write(&self, file: FileHandle, client: u128) -> Result<(), Fault> {
-        if self.nameless.get((client, file.0))?.is_some() {
+        // One that had a name belongs to all who had it open, for whatever they had.
+        if self.nameless.get((client, file.0))?.is_some() && !self.is_unnamed(file.0)? {
             return Ok(());
         }
         self.view.may_write(file, client, &self.holds)
+    }
+
+    /// Returns what a client may do with a file that it may write.
+    pub(in crate::manager) fn writer_access(&self, file: FileHandle, client: u128) -> Result<Access, Fault> {
+        let held = self.holds.access(file.0, client).and(Access::WRITE);
+        self.view.opened(&self.view.object(file.0)?, held)
     }
 
     /// Begins the next start of the database. Returns its number.
@@ -232,7 +241,7 @@ impl<'t> Change<'t> {
         if self.view.name(dir, name)?.is_some() {
             return refuse(ErrorCode::Exists, format!("{:?}", place.path));
         }
-        let birth = self.view.born(&self.view.may_change(dir, None)?, birth);
+        let birth = self.view.born(&self.view.may_change(dir, None)?, birth, Kind::Dir);
         let raw = self.handles(1)?;
         let object = self.object(dir, self.attr(Kind::Dir, birth));
         self.store(raw, &object)?;
@@ -269,9 +278,9 @@ impl<'t> Change<'t> {
                 return refuse(ErrorCode::Exists, format!("{:?}", place.path));
             }
             (Some((raw, Kind::File)), Existing::Open) => {
-                let entry = self.entry(raw, self.view.object(raw)?);
-                let access = self.view.opened(&entry, self.holds.access(raw, new.by.client))?;
-                return Ok((entry, access));
+                let object = self.view.object(raw)?;
+                let access = self.view.opened(&object, self.holds.access(raw, new.by.client))?;
+                return Ok((self.entry(raw, object), access));
             }
             (Some((raw, _)), Existing::Replace) => {
                 // One that cannot be read can still be replaced.
@@ -285,7 +294,7 @@ impl<'t> Change<'t> {
             }
             (None, _) => {}
         }
-        let birth = self.view.born(&self.view.may_change(dir, None)?, new.birth);
+        let birth = self.view.born(&self.view.may_change(dir, None)?, new.birth, Kind::File);
         if strip_size == 0 || wanted == Wanted::All {
             let of_dir = self.default_layout(dir)?;
             strip_size = if strip_size == 0 { of_dir.strip_size } else { strip_size };
@@ -359,6 +368,18 @@ impl<'t> Change<'t> {
         Ok(())
     }
 
+    /// Somebody writes to a file. Who gets a program with set-id bits would get its rights, so they
+    /// go, unless root writes.
+    fn drop_set_id(&mut self, file: FileHandle) -> Result<(), Fault> {
+        let mut object = self.view.object(file.0)?;
+        let bits = S_ISUID | if object.attr.mode & S_IXGRP == 0 { 0 } else { S_ISGID };
+        if !self.view.caller.is_root() && object.attr.kind == Kind::File && object.attr.mode & bits != 0 {
+            object.attr.mode &= !bits;
+            self.store(file.0, &object)?;
+        }
+        Ok(())
+    }
+
     /// A client has recorded the size of a file that nobody else may write.
     pub(in crate::manager) fn record_size(&mut self, file: FileHandle, by: RequestId, size: u64) -> Result<(), Fault> {
         check_size(size)?;
@@ -368,7 +389,8 @@ impl<'t> Change<'t> {
     /// A client begins to write to a file.
     pub(in crate::manager) fn begin_write(&mut self, file: FileHandle, by: RequestId) -> Result<(), Fault> {
         let starts = self.view.starts;
-        self.note_content(file, |content| content.begun(by, starts))
+        self.note_content(file, |content| content.begun(by, starts))?;
+        self.drop_set_id(file)
     }
 
     /// A client has ended to write to files, and has left them like this.
@@ -389,7 +411,14 @@ impl<'t> Change<'t> {
     /// Changes attributes.
     pub(in crate::manager) fn setattr(&mut self, wanted: Handle, set: &SetAttr) -> Result<Entry, Fault> {
         let mut object = self.view.named(wanted)?;
-        let mode = self.view.may_set(&object.attr, set)?;
+        let mode = self.view.may_set(&object.attr, set, self.now_ns)?;
+        // Somebody else decides anew who may write: who does has no right by that any more.
+        if let Stored::Written { begun, .. } = object.content
+            && Some(begun.client) != self.view.client
+            && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some())
+        {
+            object.content = Stored::Shared;
+        }
         let attr = &mut object.attr;
         if attr.kind == Kind::File && (set.uid.is_some() || set.gid.is_some()) {
             // Who gets a program with these bits would get its rights.

@@ -52,7 +52,7 @@ impl Change<'_> {
         }
         let above = self.make_room(place, replace)?;
         let raw = self.handles(1)?;
-        let mut attr = self.attr(Kind::Symlink, self.view.born(&above, Birth { mode: 0o777, uid, gid }));
+        let mut attr = self.attr(Kind::Symlink, self.view.born(&above, Birth { mode: 0o777, uid, gid }, Kind::Symlink));
         attr.size = target.len() as u64;
         let object = Object { target: Some(target.clone()), ..self.object(dir, attr) };
         self.store(raw, &object)?;
@@ -74,6 +74,7 @@ impl Change<'_> {
         if object.is_nameless() {
             return refuse(ErrorCode::NotFound, format!("{file} has no name"));
         }
+        self.view.may_link(&object)?;
         if replace && self.view.name(dir, name)?.is_some_and(|(raw, _)| raw == file.0) {
             return Ok(self.entry(file.0, object));
         }

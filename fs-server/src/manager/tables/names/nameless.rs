@@ -135,6 +135,7 @@ impl Change<'_> {
             object.attr.gid = if keeps || caller.is_in(gid) { gid } else { object.attr.gid };
         }
         object.attr.mode = how.mode.map_or(object.attr.mode, |mode| mode & 0o7777);
+        object.attr.mode = self.view.set_group_of(object.attr.gid, object.attr.mode);
         (object.parent, object.attr.nlink) = (dir, 1);
         object.content = how.size.map_or(object.content, Stored::Recorded);
         (object.attr.mtime_ns, object.attr.ctime_ns) = (how.mtime_ns.unwrap_or(self.now_ns), self.now_ns);

@@ -137,9 +137,16 @@ impl Object {
 
 impl Object {
     /// Returns the object as clients are told of it, when I/O servers were started `starts` times.
-    pub(in crate::manager) fn entry(self, raw: u64, starts: u64) -> Entry {
+    /// Nobody but `asker` is told its number: who knows the number of a client can speak in its name.
+    /// Another writer is told as 0. Without an asker, all is told.
+    pub(in crate::manager) fn entry(self, raw: u64, starts: u64, asker: Option<u128>) -> Entry {
         let Object { attr, layout, target, touched_ns, content, .. } = self;
-        let content = content.now(starts);
+        let mut content = content.now(starts);
+        if let (Content::Written { client, .. }, Some(asker)) = (&mut content, asker)
+            && *client != asker
+        {
+            *client = 0;
+        }
         Entry { handle: Handle::new(attr.kind, raw), attr, layout, target, touched_ns, content }
     }
 }

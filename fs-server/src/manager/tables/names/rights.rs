@@ -9,10 +9,11 @@
 //!    that he may write. In a directory with the sticky bit, only his own things may be moved,
 //!    replaced or removed.
 //! 2. Nothing was changed when a request is refused: all checks come first.
-//! 3. A handle opens what it names, whatever is above it, like an open directory in Unix.
+//! 3. A handle alone opens nothing: all directories above are searched, unless the client has what
+//!    it names open. Attributes are told to everybody who names them.
 
 use bmi::hooks::mutated;
-use fs_proto::{Access, Attr, Caller, DirHandle, Entry, ErrorCode, FileHandle, Kind, SetAttr};
+use fs_proto::{Access, Attr, Caller, DirHandle, ErrorCode, FileHandle, Kind, SetAttr};
 use redb::ReadableTable;
 
 use super::change::Birth;
@@ -23,6 +24,8 @@ use crate::manager::tables::Holds;
 
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
+/// What counts as now, in nanoseconds: clocks differ.
+const NOW_NS: u64 = 60_000_000_000;
 /// In such a directory, what is somebody else's stays.
 const S_ISVTX: u32 = 0o1000;
 
@@ -31,10 +34,11 @@ const S_ISVTX: u32 = 0o1000;
 const ANY: Access = Access::BOTH.and(Access::SEARCH);
 
 impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O, N> {
-    /// Returns the same tables, as this caller may see them.
+    /// Returns the same tables, as this caller may see them through this client.
     #[must_use]
-    pub(in crate::manager) fn by(mut self, caller: &Caller) -> View<O, N> {
+    pub(in crate::manager) fn by(mut self, caller: &Caller, client: u128) -> View<O, N> {
         self.caller = caller.clone();
+        self.client = Some(client);
         self
     }
 
@@ -79,7 +83,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     }
 
     /// Checks that the caller may set attributes, and returns the mode as he may set it.
-    pub(super) fn may_set(&self, attr: &Attr, set: &SetAttr) -> Result<Option<u32>, Fault> {
+    pub(super) fn may_set(&self, attr: &Attr, set: &SetAttr, now_ns: u64) -> Result<Option<u32>, Fault> {
         let caller = &self.caller;
         if caller.is_root() {
             return Ok(set.mode);
@@ -96,12 +100,21 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
             let text = format!("this takes its owner, user {}, or root, and this is user {}", attr.uid, caller.uid);
             return refuse(ErrorCode::Permission, text);
         }
-        if (set.atime_ns.is_some() || set.mtime_ns.is_some()) && !is_owner {
+        let times = [set.atime_ns, set.mtime_ns];
+        if !is_owner && times.iter().flatten().next().is_some() {
+            if times.iter().flatten().any(|ns| ns.abs_diff(now_ns) > NOW_NS) {
+                return refuse(ErrorCode::Permission, format!("any time but now is set by user {}", attr.uid));
+            }
             self.check(attr, Access::WRITE, "set its times")?;
         }
-        // Nobody makes a program of a group that he is not in.
-        let clears = !caller.is_in(set.gid.unwrap_or(attr.gid));
-        Ok(set.mode.map(|mode| if clears { mode & !S_ISGID } else { mode }))
+        Ok(set.mode.map(|mode| self.set_group_of(set.gid.unwrap_or(attr.gid), mode)))
+    }
+
+    /// Returns a mode as the caller may give it to something of a group: nobody makes a program of a
+    /// group that he is not in.
+    pub(super) fn set_group_of(&self, gid: u32, mode: u32) -> u32 {
+        let may = self.caller.is_root() || self.caller.is_in(gid);
+        if may { mode } else { mode & !S_ISGID }
     }
 
     /// Checks that the caller may read (or write) the extended attributes of an object. Those of
@@ -111,42 +124,94 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         if name.is_some_and(|name| !name.starts_with(b"user.")) && needed.has(Access::WRITE) && !is_owner {
             return refuse(ErrorCode::Permission, format!("this takes its owner, user {}", object.attr.uid));
         }
+        self.may_reach(object)?;
         self.check(&object.attr, needed, "use its extended attributes")
     }
 
     /// Returns whose a new object is in a directory, if somebody asks for `birth`: only root makes
     /// things for others.
-    pub(super) fn born(&self, above: &Object, birth: Birth) -> Birth {
+    pub(super) fn born(&self, above: &Object, birth: Birth, kind: Kind) -> Birth {
         let caller = &self.caller;
         if caller.is_root() {
             return birth;
         }
         let inherits = above.attr.mode & S_ISGID != 0 && birth.gid == above.attr.gid;
         let gid = if caller.is_in(birth.gid) || inherits { birth.gid } else { caller.gid };
-        Birth { uid: caller.uid, gid, ..birth }
+        let mode = if kind == Kind::Dir { birth.mode } else { self.set_group_of(gid, birth.mode) };
+        Birth { uid: caller.uid, gid, mode }
     }
 
-    /// Returns what the caller may do with an object that a client of his opens.
+    /// Returns what the caller may do with an object that a client of his opens. `held` is what it
+    /// may do already, since it has it open.
     ///
     /// # Errors
     /// `Permission` if that is nothing.
-    pub(in crate::manager) fn opened(&self, entry: &Entry, held: Access) -> Result<Access, Fault> {
-        let access = entry.attr.access(&self.caller).and(held);
+    pub(in crate::manager) fn opened(&self, object: &Object, held: Access) -> Result<Access, Fault> {
+        let held = if self.writes(object) { Access::BOTH } else { held };
+        if held == Access::NONE {
+            self.may_reach(object)?;
+        }
+        let access = object.attr.access(&self.caller).and(held);
         if !access.has_any(ANY) {
-            self.check(&entry.attr, Access::READ, "open it")?;
+            self.check(&object.attr, Access::READ, "open it")?;
         }
         Ok(if access.has(Access::SEARCH) { access.and(Access::READ) } else { access })
+    }
+
+    /// Returns true if the client has created the object, or has begun to write, and not closed it.
+    fn writes(&self, object: &Object) -> bool {
+        matches!(object.content, Stored::Written { begun, .. } if Some(begun.client) == self.client)
+    }
+
+    /// Checks that the caller could have come to an object by its name. Handles are counted, so
+    /// somebody who has been told one can name others.
+    ///
+    /// A file of several names has one of them in its row, perhaps one that the caller has not seen.
+    /// So it can be reached.
+    pub(super) fn may_reach(&self, object: &Object) -> Result<(), Fault> {
+        if self.caller.is_root() || object.attr.kind != Kind::Dir && object.attr.nlink > 1 {
+            return Ok(());
+        }
+        if object.is_nameless() {
+            let is_own = self.caller.uid == object.attr.uid;
+            return if is_own { Ok(()) } else { refuse(ErrorCode::Permission, "it has no name") };
+        }
+        let (mut at, mut steps, mut remembered) = (object.parent, 0u64, object.parent);
+        loop {
+            let dir = self.object(at)?;
+            self.may_search(&dir)?;
+            if at == DirHandle::ROOT.0 {
+                return Ok(());
+            }
+            at = dir.parent;
+            if at == remembered {
+                return Err(Fault::Corrupt(format!("directory {at:x} is below itself")));
+            }
+            steps += 1;
+            if steps.is_power_of_two() {
+                remembered = at;
+            }
+        }
     }
 
     /// Checks that a client of the caller may write to a file: by its mode, or because it writes
     /// already, or has opened it for that.
     pub(in crate::manager) fn may_write(&self, file: FileHandle, client: u128, holds: &Holds) -> Result<(), Fault> {
         let object = self.object(file.0)?;
-        let writes = matches!(object.content, Stored::Written { begun, .. } if begun.client == client);
-        if writes || holds.access(file.0, client).has(Access::WRITE) {
+        if self.writes(&object) || holds.access(file.0, client).has(Access::WRITE) {
             return Ok(());
         }
+        self.may_reach(&object)?;
         self.check(&object.attr, Access::WRITE, "write to it")
+    }
+
+    /// Checks that the caller may give a file one more name: it is his, or he may read and write it.
+    pub(super) fn may_link(&self, object: &Object) -> Result<(), Fault> {
+        if self.caller.uid == object.attr.uid {
+            return Ok(());
+        }
+        self.may_reach(object)?;
+        self.check(&object.attr, Access::BOTH, "give it another name")
     }
 
     /// Checks that the caller may list a directory.
@@ -155,6 +220,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         if object.attr.kind != Kind::Dir {
             return refuse(ErrorCode::NotDirectory, dir.to_string());
         }
+        self.may_reach(&object)?;
         self.check(&object.attr, Access::READ, "list the directory")
     }
 }

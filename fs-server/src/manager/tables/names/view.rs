@@ -27,6 +27,8 @@ pub(in crate::manager) struct View<O, N> {
     pub(super) names: N,
     /// Who asks.
     pub(super) caller: Caller,
+    /// The number of its client, if it is one.
+    pub(super) client: Option<u128>,
     /// How often I/O servers were started.
     pub(super) starts: u64,
 }
@@ -37,7 +39,7 @@ pub(in crate::manager) fn view(
 ) -> Result<View<impl ReadableTable<u64, &'static [u8]>, impl ReadableTable<Key, Named>>, Fault> {
     let starts = transaction.open_table(COUNTERS)?.get(STARTED)?.map_or(0, |starts| starts.value());
     let (objects, names) = (transaction.open_table(OBJECTS)?, transaction.open_table(NAMES)?);
-    Ok(View { objects, names, caller: Caller::ROOT, starts })
+    Ok(View { objects, names, caller: Caller::ROOT, client: None, starts })
 }
 
 /// Returns the counts of what the manager holds, without the pools.
@@ -60,7 +62,7 @@ pub(in crate::manager) fn xattr(
     handle: Handle,
     name: &XattrName,
 ) -> Result<BString, Fault> {
-    let view = view(transaction)?.by(caller);
+    let view = view(transaction)?.by(caller, 0);
     view.may_use_xattr(&view.named(handle)?, Some(&name.0), Access::READ)?;
     match transaction.open_table(XATTRS)?.get((handle.raw(), name.0.as_slice()))? {
         Some(value) => Ok(value.value().into()),
@@ -74,7 +76,7 @@ pub(in crate::manager) fn xattrs(
     caller: &Caller,
     handle: Handle,
 ) -> Result<Vec<XattrName>, Fault> {
-    let view = view(transaction)?.by(caller);
+    let view = view(transaction)?.by(caller, 0);
     view.may_use_xattr(&view.named(handle)?, None, Access::READ)?;
     xattr_names(&transaction.open_table(XATTRS)?, handle.raw())
 }
@@ -140,6 +142,9 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         if first.attr.kind != Kind::Dir {
             return refuse(ErrorCode::NotDirectory, format!("handle {:x}", dir.0));
         }
+        if dir != DirHandle::ROOT {
+            self.may_reach(&first)?;
+        }
         let mut at = (dir.0, Kind::Dir);
         for name in names {
             match at.1 {
@@ -198,19 +203,31 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     }
 
     /// Returns the object at a place.
+    #[cfg(any(test, all(fuzzing, feature = "sim")))]
     pub(in crate::manager) fn lookup(&self, place: &Place) -> Result<Entry, Fault> {
+        let (raw, object) = self.found(place)?;
+        Ok(self.told(raw, object))
+    }
+
+    /// Returns the object at a place, with its number, as it is stored.
+    pub(in crate::manager) fn found(&self, place: &Place) -> Result<(u64, Object), Fault> {
         let path = BStr::new(&place.path);
         let raw = self.walk(place.dir, &components(path)?, path)?;
-        Ok(self.object(raw)?.entry(raw, self.starts))
+        Ok((raw, self.object(raw)?))
+    }
+
+    /// Returns an object as its client is told of it.
+    pub(in crate::manager) fn told(&self, raw: u64, object: Object) -> Entry {
+        object.entry(raw, self.starts, self.client)
     }
 
     /// Returns the object that a handle names.
     pub(in crate::manager) fn getattr(&self, wanted: Handle) -> Result<Entry, Fault> {
-        Ok(self.named(wanted)?.entry(wanted.raw(), self.starts))
+        Ok(self.told(wanted.raw(), self.named(wanted)?))
     }
 
     /// Returns the object that a handle names, as it is stored.
-    pub(super) fn named(&self, wanted: Handle) -> Result<Object, Fault> {
+    pub(in crate::manager) fn named(&self, wanted: Handle) -> Result<Object, Fault> {
         let object = self.object(wanted.raw())?;
         if object.attr.kind != wanted.kind() {
             return refuse(ErrorCode::Stale, format!("{wanted} names something of another kind"));
@@ -245,7 +262,7 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
             let Some(bytes) = self.objects.get(raw)? else {
                 return Err(Fault::Corrupt(format!("{name:?} leads to {raw:x}, which is not there")));
             };
-            let entry = decoded(raw, bytes.value())?.entry(raw, self.starts);
+            let entry = decoded(raw, bytes.value())?.entry(raw, self.starts, self.client);
             Ok((ListEntry { name: name.into(), entry }, bytes.value().len() + LISTED_ROOM))
         })
     }

@@ -16,7 +16,7 @@ fn by<T>(
     make: impl FnOnce(&mut Change<'_>) -> Result<T, Fault>,
 ) -> Result<T, ErrorCode> {
     change(store, |change| {
-        change.speak_for(caller);
+        change.speak_for(caller, CLIENT);
         make(change)
     })
 }
@@ -32,7 +32,7 @@ fn thing(store: &MetaStore, path: &str, owner: &Caller, mode: u32, kind: Kind) -
 }
 
 fn lookup(store: &MetaStore, caller: &Caller, path: &str) -> Result<(), ErrorCode> {
-    look(store, |read| view(read)?.by(caller).lookup(&Place::root(path)).map(drop))
+    look(store, |read| view(read)?.by(caller, CLIENT).lookup(&Place::root(path)).map(drop))
 }
 
 const DENIED: Result<(), ErrorCode> = Err(ErrorCode::Permission);
@@ -49,7 +49,7 @@ fn a_name_is_looked_up_only_where_one_may_search_and_listed_where_one_may_read()
     assert_eq!((lookup(&store, &ANNA, "d/shut/f"), lookup(&store, &BOB, "d/shut/f")), (Ok(()), DENIED));
     assert_eq!(lookup(&store, &BOB, "d/shut/no"), DENIED, "nor is told what is not there");
     let list = |caller: &Caller, dir| {
-        look(&store, |read| view(read)?.by(caller).readdir(dir, b"", 9, 4096)).map(|(entries, _)| entries.len())
+        look(&store, |read| view(read)?.by(caller, CLIENT).readdir(dir, b"", 9, 4096)).map(|(entries, _)| entries.len())
     };
     let d = look(&store, |read| view(read)?.lookup(&Place::root("d"))).unwrap().handle.dir().unwrap();
     assert_eq!((list(&ANNA, d), list(&BOB, d), list(&BOB, shut)), (Ok(2), Err(ErrorCode::Permission), Ok(1)));
@@ -136,6 +136,7 @@ fn attributes_are_set_by_the_owner_and_given_away_by_root() {
     let code = |result: Result<fs_proto::Attr, ErrorCode>| result.map(drop);
     assert_eq!(code(set(&BOB, SetAttr { mode: Some(0o777), ..none })), DENIED);
     assert_eq!(code(set(&BOB, SetAttr { mtime_ns: Some(5), ..none })), Ok(()), "he may write, which sets it too");
+    assert_eq!(code(set(&BOB, SetAttr { mtime_ns: Some(1 << 60), ..none })), DENIED, "not to what he likes");
     assert_eq!(code(set(&ANNA, SetAttr { uid: Some(1001), ..none })), DENIED);
     assert_eq!(code(set(&ANNA, SetAttr { gid: Some(101), ..none })), DENIED);
     let both = Caller { groups: vec![101], ..ANNA };
@@ -154,10 +155,9 @@ fn a_file_is_opened_for_what_its_mode_allows_and_an_open_one_stays_open() {
     let (store, holds) = (store(), Holds::default());
     let opens = |caller: &Caller, path: &str, client| {
         look(&store, |read| {
-            let view: View<_, _> = view(read)?.by(caller);
-            let entry = view.lookup(&Place::root(path))?;
-            let held = holds.access(entry.handle.raw(), client);
-            view.opened(&entry, held)
+            let view: View<_, _> = view(read)?.by(caller, client);
+            let (raw, object) = view.found(&Place::root(path))?;
+            view.opened(&object, holds.access(raw, client))
         })
     };
     for (mode, anna, bob) in [
@@ -169,18 +169,121 @@ fn a_file_is_opened_for_what_its_mode_allows_and_an_open_one_stays_open() {
     ] {
         let name = format!("f{mode:o}");
         thing(&store, &name, &ANNA, mode, Kind::File);
-        assert_eq!((opens(&ANNA, &name, 7), opens(&BOB, &name, 7)), (anna, bob), "{mode:o}");
-        assert_eq!(opens(&Caller::ROOT, &name, 7).map(|access| access.within(Access::BOTH)), Ok(Access::BOTH));
+        assert_eq!((opens(&ANNA, &name, 8), opens(&BOB, &name, 8)), (anna, bob), "{mode:o}");
+        assert_eq!(opens(&Caller::ROOT, &name, 8).map(|access| access.within(Access::BOTH)), Ok(Access::BOTH));
     }
     let file = thing(&store, "f", &ANNA, 0o600, Kind::File).file().unwrap();
     holds.hold(file.0, 20);
     holds.grant(file.0, 20, opens(&ANNA, "f", 20).unwrap());
     by(&store, &ANNA, |change| change.setattr(file.into(), &SetAttr { mode: Some(0), ..SetAttr::default() })).unwrap();
     assert_eq!((opens(&ANNA, "f", 20), opens(&ANNA, "f", 8)), (Ok(Access::BOTH), Err(ErrorCode::Permission)));
-    let writes = |client| look(&store, |read| view(read)?.by(&ANNA).may_write(file, client, &holds));
+    let writes = |client| look(&store, |read| view(read)?.by(&ANNA, CLIENT).may_write(file, client, &holds));
     assert_eq!((writes(20), writes(8), writes(CLIENT)), (Ok(()), DENIED, Ok(())), "who has created it writes");
     holds.release(file.0, 20);
     assert_eq!(opens(&ANNA, "f", 20), Err(ErrorCode::Permission));
+}
+
+/// Handles are counted, so whoever has been told one can name others.
+#[test]
+fn a_handle_opens_nothing_below_a_directory_that_one_may_not_search() {
+    let store = store();
+    let shut = thing(&store, "shut", &ANNA, 0o700, Kind::Dir).dir().unwrap();
+    let open = thing(&store, "shut/open", &ANNA, 0o777, Kind::Dir).dir().unwrap();
+    let file = thing(&store, "shut/open/f", &ANNA, 0o666, Kind::File);
+    let opens = |caller: &Caller, held| {
+        look(&store, |read| {
+            let view: View<_, _> = view(read)?.by(caller, 20);
+            view.opened(&view.named(file)?, held).map(drop)
+        })
+    };
+    assert_eq!((opens(&ANNA, Access::NONE), opens(&BOB, Access::NONE)), (Ok(()), DENIED));
+    assert_eq!(opens(&BOB, Access::READ), Ok(()), "he has it open");
+    let list = |dir| look(&store, |read| view(read)?.by(&BOB, 20).readdir(dir, b"", 9, 4096).map(drop));
+    assert_eq!((list(shut), list(open)), (DENIED, DENIED));
+    let at = Place::at(open, "x");
+    assert_eq!(by(&store, &BOB, |change| change.mkdir(&at, BIRTH).map(drop)), DENIED);
+    let name = Place::root("link");
+    let link =
+        |caller: &Caller| by(&store, caller, |change| change.hard_link(file.file().unwrap(), &name, false).map(drop));
+    thing(&store, "d", &ANNA, 0o777, Kind::Dir);
+    assert_eq!(link(&BOB), DENIED);
+    let name = XattrName("user.a".into());
+    assert_eq!(look(&store, |read| xattr(read, &BOB, file, &name).map(drop)), DENIED);
+    // By a name that he may come to, he may.
+    let public = Place::root("d/g");
+    by(&store, &ANNA, |change| change.hard_link(file.file().unwrap(), &public, false)).unwrap();
+    assert_eq!(opens(&BOB, Access::NONE), Ok(()));
+}
+
+/// Of a file that has lost its last name, everybody keeps the right that he had.
+#[test]
+fn who_reads_a_file_without_a_name_does_not_write_it() {
+    let store = store();
+    let file = thing(&store, "f", &ANNA, 0o644, Kind::File).file().unwrap();
+    let holds = Holds::default();
+    (holds.hold(file.0, 20), holds.hold(file.0, 21));
+    holds.grant(file.0, 20, Access::READ);
+    holds.grant(file.0, 21, Access::BOTH);
+    change(&store, |change| {
+        change.holds = holds.clone();
+        change.remove(&Place::root("f"), RemoveKind::File)
+    })
+    .unwrap();
+    let writes = |caller: &Caller, client| {
+        change(&store, |change| {
+            change.holds = holds.clone();
+            change.speak_for(caller, client);
+            change.may_write(file, client)
+        })
+    };
+    assert_eq!((writes(&BOB, 20), writes(&ANNA, 21)), (DENIED, Ok(())));
+}
+
+/// Who may only write does not read because a file has grown, and programs lose their set-id bits.
+#[test]
+fn what_is_written_gives_no_other_right() {
+    let store = store();
+    let file = thing(&store, "log", &ANNA, 0o4777, Kind::File);
+    by(&store, &Caller::ROOT, |change| change.setattr(file, &SetAttr { mode: Some(0o4722), ..SetAttr::default() }))
+        .unwrap();
+    let file = file.file().unwrap();
+    let access = change(&store, |change| {
+        change.speak_for(&BOB, 20);
+        change.may_write(file, 20)?;
+        change.writer_access(file, 20)
+    });
+    assert_eq!(access, Ok(Access::WRITE));
+    change(&store, |change| {
+        change.speak_for(&BOB, 20);
+        change.begin_write(file, RequestId { client: 20, seq: 1 })
+    })
+    .unwrap();
+    assert_eq!(look(&store, |read| view(read)?.getattr(file.into())).unwrap().attr.mode, 0o722);
+    // The owner decides anew: it is not enough that he has begun.
+    let shut = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    by(&store, &ANNA, |change| change.setattr(file.into(), &shut)).unwrap();
+    let writes = look(&store, |read| view(read)?.by(&BOB, 20).may_write(file, 20, &Holds::default()));
+    assert_eq!(writes, DENIED);
+}
+
+/// Who knows the number of a client can use what that has open.
+#[test]
+fn nobody_is_told_the_number_of_another_client() {
+    let store = store();
+    let file = thing(&store, "f", &ANNA, 0o644, Kind::File);
+    let told = |client| {
+        let read = |read: &redb::ReadTransaction| view(read)?.by(&ANNA, client).getattr(file);
+        look(&store, read).unwrap().content
+    };
+    assert_eq!(told(CLIENT), Content::Written { client: CLIENT, starts: 0 });
+    assert_eq!(told(8), Content::Written { client: 0, starts: 0 });
+    let listed = |read: &redb::ReadTransaction| view(read)?.by(&BOB, 8).listing(DirHandle::ROOT, b"", 9, 4096);
+    assert_eq!(look(&store, listed).unwrap().0[0].entry.content, Content::Written { client: 0, starts: 0 });
+    let seen = by(&store, &ANNA, |change| {
+        change.speak_for(&ANNA, 8);
+        change.hard_link(file.file().unwrap(), &Place::root("f"), true)
+    });
+    assert_eq!(seen.unwrap().content, Content::Written { client: 0, starts: 0 });
 }
 
 #[test]
