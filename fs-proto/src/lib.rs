@@ -57,7 +57,7 @@ mod regions;
 /// Names and paths: bytes in no particular encoding.
 pub use bstr::BString;
 
-pub use attr::{Access, Attr, Content, Entry, Extent, SetAttr};
+pub use attr::{Attr, Content, Entry, Extent, SetAttr};
 pub use cache::{
     AccessPattern, CacheCoverage, CacheHints, CachePolicy, CacheStat, CacheState, CachedFile, ServiceKind,
     VIEW_GRANULE, VIEW_HEADER, VIEW_SEGMENT, VIEW_WINDOW, ViewGrant, ViewRange, ViewRefusal, view_entry,
@@ -72,8 +72,8 @@ pub use handle::{
     COUNT_BITS, DatafileHandle, DirHandle, FileHandle, Handle, Kind, MAX_EPOCH, SymlinkHandle, handle_number,
 };
 pub use identity::{
-    BadName, Caller, Claims, ClusterId, Duty, Grant, Hello, Holder, HolderDigest, Identity, Ids, MAX_REVOKED, NOBODY,
-    Name, Role, Sender, Span, Speaker, Start, StoreId, Tag, Ticket, TicketKey, TicketNews, user_folder,
+    Access, BadName, Caller, Claims, ClusterId, Duty, Grant, Hello, Holder, HolderDigest, Identity, Ids, MAX_REVOKED,
+    NOBODY, Name, Role, Sender, Span, Speaker, Start, StoreId, Tag, Ticket, TicketKey, TicketNews, user_folder,
     user_transports,
 };
 pub use joined::Joined;

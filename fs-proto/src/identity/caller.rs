@@ -8,11 +8,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use bmi::PeerIdentity;
 use serde::{Deserialize, Serialize};
 
-use super::claims::{BadName, Claims};
-use crate::error::FsError;
 use crate::limits::{self, MAX_GROUPS};
 
 /// The user and the group of somebody who may not be who he says he is. No file should belong to
@@ -66,43 +63,10 @@ impl fmt::Display for Caller {
     }
 }
 
-/// For whom a peer may speak.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Speaker {
-    /// For everybody. Over a network in the clear nobody proves anything, and is believed.
-    Everybody,
-    /// For this one.
-    One(Caller),
-    /// For those in its certificate.
-    Listed(Claims),
-}
-
-impl Speaker {
-    /// Returns for whom a peer may speak. A process of this host speaks for its own user, unless
-    /// that is root or `own`, the user of this process.
-    ///
-    /// # Errors
-    /// As [`Claims::of_peer`].
-    pub fn of_peer(peer: &PeerIdentity, own: u32) -> Result<Speaker, FsError> {
-        Ok(match (Claims::of_peer(peer)?, peer) {
-            (Some(claims), _) => Speaker::Listed(claims),
-            // The kernel does not tell its further groups.
-            (None, &PeerIdentity::Process { user, group, .. }) if user != 0 && user != own => {
-                Speaker::One(Caller::new(user, group, []))
-            }
-            (None, _) => Speaker::Everybody,
-        })
-    }
-
-    /// Returns for whom it speaks if it says that it speaks for `asserted`.
-    pub fn caller(&self, asserted: &Caller) -> Caller {
-        match self {
-            Speaker::Everybody => asserted.clone(),
-            Speaker::One(caller) => caller.clone(),
-            Speaker::Listed(claims) => claims.caller(asserted),
-        }
-    }
-}
+/// A name, or a list of names, that says nothing valid. The text says which and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadName(pub(super) String);
 
 /// Numbers of users or groups, as ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -188,7 +152,7 @@ impl FromStr for Span {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         match (number(first), number(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Span { first, last }),
-            _ => Err(BadName::new(format!("{text:?} is no user or group; a number such as 1000, or 1000-1999"))),
+            _ => Err(BadName(format!("{text:?} is no user or group; a number such as 1000, or 1000-1999"))),
         }
     }
 }

@@ -31,7 +31,7 @@ use bmi::PeerIdentity;
 use bmi::hooks::mutated;
 use serde::{Serialize, Serializer};
 
-use super::caller::{Caller, Ids, NOBODY};
+use super::caller::{BadName, Caller, Ids, NOBODY};
 use super::{Role, Sender};
 use crate::error::{ErrorCode, FsError};
 
@@ -92,17 +92,6 @@ pub struct Claims {
     pub uids: Ids,
     /// The groups that these may be in.
     pub gids: Ids,
-}
-
-/// A name, or a list of names, that says nothing valid. The text says which and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BadName(String);
-
-impl BadName {
-    pub(super) fn new(why: String) -> BadName {
-        BadName(why)
-    }
 }
 
 impl Claims {
@@ -212,6 +201,44 @@ impl Claims {
         let uids = self.uids.spans().map(|span| format!("{SCHEME}uid/{span}"));
         let gids = self.gids.spans().map(|span| format!("{SCHEME}gid/{span}"));
         self.role.iter().map(Holder::to_string).chain(duties).chain(uids).chain(gids).collect()
+    }
+}
+
+/// For whom a peer may speak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Speaker {
+    /// For everybody. Over a network in the clear nobody proves anything, and is believed.
+    Everybody,
+    /// For this one.
+    One(Caller),
+    /// For those in its certificate.
+    Listed(Claims),
+}
+
+impl Speaker {
+    /// Returns for whom a peer may speak. A process of this host speaks for its own user, unless
+    /// that is root or `own`, the user of this process.
+    ///
+    /// # Errors
+    /// As [`Claims::of_peer`].
+    pub fn of_peer(peer: &PeerIdentity, own: u32) -> Result<Speaker, FsError> {
+        Ok(match (Claims::of_peer(peer)?, peer) {
+            (Some(claims), _) => Speaker::Listed(claims),
+            // The kernel does not tell its further groups.
+            (None, &PeerIdentity::Process { user, group, .. }) if user != 0 && user != own => {
+                Speaker::One(Caller::new(user, group, []))
+            }
+            (None, _) => Speaker::Everybody,
+        })
+    }
+
+    /// Returns for whom it speaks if it says that it speaks for `asserted`.
+    pub fn caller(&self, asserted: &Caller) -> Caller {
+        match self {
+            Speaker::Everybody => asserted.clone(),
+            Speaker::One(caller) => caller.clone(),
+            Speaker::Listed(claims) => claims.caller(asserted),
+        }
     }
 }
 

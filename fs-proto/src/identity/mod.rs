@@ -14,6 +14,7 @@
 //! 4. The instance is not part of the match. It tells starts apart, and it shows that two routes
 //!    lead to the same server.
 
+mod access;
 mod caller;
 mod claims;
 mod own;
@@ -28,8 +29,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::error::{ErrorCode, FsError};
 use crate::limits::{self, MAX_ADDR, MAX_ADDRS, MAX_HOST};
 
-pub use caller::{Caller, Ids, NOBODY, Span, Speaker};
-pub use claims::{BadName, Claims, Duty, Holder};
+pub use access::Access;
+pub use caller::{BadName, Caller, Ids, NOBODY, Span};
+pub use claims::{Claims, Duty, Holder, Speaker};
 pub use own::{user_folder, user_transports};
 pub use ticket::{Grant, HolderDigest, MAX_REVOKED, Name, Tag, Ticket, TicketKey, TicketNews};
 

@@ -36,10 +36,11 @@ use bmi::hooks::mutated;
 use constant_time_eq::constant_time_eq;
 use serde::{Deserialize, Serialize};
 
-use crate::attr::Access;
 use crate::distribution::Layout;
 use crate::handle::DatafileHandle;
 use crate::limits::{self, MAX_SERVERS};
+
+use super::access::Access;
 
 /// Bytes of a tag.
 const TAG: usize = 16;

@@ -4,11 +4,11 @@ use bmi::Addr;
 use bstr::BString;
 use serde::{Deserialize, Serialize};
 
-use crate::attr::{Access, Entry, Extent};
+use crate::attr::{Entry, Extent};
 use crate::cache::{CacheCoverage, CacheState, ViewGrant, ViewRefusal};
 use crate::error::FsError;
 use crate::handle::{DatafileHandle, Handle};
-use crate::identity::{ClusterId, Grant, Identity, MAX_REVOKED, Name, Start, StoreId, TicketNews, one_address};
+use crate::identity::{Access, ClusterId, Grant, Identity, MAX_REVOKED, Name, Start, StoreId, TicketNews, one_address};
 use crate::limits::{
     self, MAX_BACKUP_PAGE, MAX_CHECKED, MAX_DATAFILES, MAX_ENTRIES, MAX_LISTED, MAX_NAME, MAX_SERVERS, MAX_XATTR,
     MAX_XATTRS,

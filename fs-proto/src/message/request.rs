@@ -5,11 +5,11 @@ use std::fmt;
 use bstr::BString;
 use serde::{Deserialize, Serialize};
 
-use crate::attr::{Access, Extent, SetAttr};
+use crate::attr::{Extent, SetAttr};
 use crate::cache::CacheHints;
 use crate::datatype::ViewPart;
 use crate::handle::{DatafileHandle, DirHandle, FileHandle, Handle};
-use crate::identity::{Caller, Duty, Hello, Name, Start, StoreId, Ticket};
+use crate::identity::{Access, Caller, Duty, Hello, Name, Start, StoreId, Ticket};
 use crate::joined::Joined;
 use crate::limits::{self, MAX_CLOSED, MAX_DATAFILES, MAX_NAME, MAX_PATH, MAX_RELEASED, MAX_SERVERS, MAX_XATTR};
 use crate::message::check::Repair;
@@ -464,9 +464,9 @@ pub enum ManagerRequest {
     /// Repairs what a check has found. Answered by `Done`; by `Stale` if it is not damaged in that
     /// way any more, or somebody else repairs. Changes the namespace.
     Repair(Repair),
-    /// Gives a small file all its datafiles, as far as servers are up. Answered by `Opened`, also if
-    /// it has grown already. Changes the namespace. Only then bytes behind [`crate::Layout::limit`]
-    /// may be written.
+    /// Gives a small file all its datafiles, as far as servers are up. Answered by `Opened`, also
+    /// if it has grown already. Changes the namespace. Only then bytes behind
+    /// [`crate::Layout::limit`] may be written.
     Grow {
         /// The file.
         file: FileHandle,

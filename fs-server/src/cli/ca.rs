@@ -80,12 +80,13 @@ pub(super) enum Ca {
         /// How many days it is good; never longer than the authority.
         #[arg(long, default_value_t = DAYS, value_parser = clap::value_parser!(u32).range(1..=MAX_DAYS))]
         days: u32,
-        /// Replace the certificate that is there, by one with a new key. Without --at, --may,
-        /// --uid and --gid, all that stays. The old certificate is good until it expires or is revoked.
+        /// Replace the certificate that is there, by one with a new key. Without --at, --may, --uid
+        /// and --gid, all that stays. The old certificate is good until it expires or is revoked.
         #[arg(long)]
         renew: bool,
     },
-    /// List the certificates: name, duties, users it acts for, names and addresses, serial number, from, until, state.
+    /// List the certificates: name, duties, users it acts for, names and addresses, serial number,
+    /// from, until, state.
     List {
         #[command(flatten)]
         dir: Dir,

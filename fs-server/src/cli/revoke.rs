@@ -1,9 +1,9 @@
 //! `pvfsd revoke`: shuts somebody out of a running cluster.
 //!
-//! **Why beside `ca revoke`.** A list of revoked certificates has to be copied to all servers, which
-//! then open no new connection to them. This is one request to the manager, which tells the others
-//! with their next registration: what the holder has open ends as well. It knows names and no
-//! certificates, so it also shuts out one that is issued later, until he is let in again.
+//! **Why beside `ca revoke`.** A list of revoked certificates has to be copied to all servers,
+//! which then open no new connection to them. This is one request to the manager, which tells the
+//! others with their next registration: what the holder has open ends as well. It knows names and
+//! no certificates, so it also shuts out one that is issued later, until he is let in again.
 
 use std::time::Duration;
 

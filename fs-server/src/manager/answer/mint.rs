@@ -1,7 +1,7 @@
 //! Tickets, as the manager makes them: one [`Grant`] for each file that somebody opens.
 //!
-//! **Why.** See [`fs_proto::TicketKey`]. Every event loop of the manager makes tickets, so what they
-//! share is a key and a count.
+//! **Why.** See [`fs_proto::TicketKey`]. Every event loop of the manager makes tickets, so what
+//! they share is a key and a count.
 //!
 //! **Invariants**
 //! 1. A key is used for [`EPOCH`] at most. I/O servers have the last two, so a ticket lives as long

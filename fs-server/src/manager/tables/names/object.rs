@@ -137,8 +137,8 @@ impl Object {
 
 impl Object {
     /// Returns the object as clients are told of it, when I/O servers were started `starts` times.
-    /// Nobody but `asker` is told its number: who knows the number of a client can speak in its name.
-    /// Another writer is told as 0. Without an asker, all is told.
+    /// Nobody but `asker` is told its number: who knows the number of a client can speak in its
+    /// name. Another writer is told as 0. Without an asker, all is told.
     pub(in crate::manager) fn entry(self, raw: u64, starts: u64, asker: Option<u128>) -> Entry {
         let Object { attr, layout, target, touched_ns, content, .. } = self;
         let mut content = content.now(starts);

@@ -110,8 +110,8 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         Ok(set.mode.map(|mode| self.set_group_of(set.gid.unwrap_or(attr.gid), mode)))
     }
 
-    /// Returns a mode as the caller may give it to something of a group: nobody makes a program of a
-    /// group that he is not in.
+    /// Returns a mode as the caller may give it to something of a group: nobody makes a program of
+    /// a group that he is not in.
     pub(super) fn set_group_of(&self, gid: u32, mode: u32) -> u32 {
         let may = self.caller.is_root() || self.caller.is_in(gid);
         if may { mode } else { mode & !S_ISGID }
@@ -166,8 +166,8 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     /// Checks that the caller could have come to an object by its name. Handles are counted, so
     /// somebody who has been told one can name others.
     ///
-    /// A file of several names has one of them in its row, perhaps one that the caller has not seen.
-    /// So it can be reached.
+    /// A file of several names has one of them in its row, perhaps one that the caller has not
+    /// seen. So it can be reached.
     pub(super) fn may_reach(&self, object: &Object) -> Result<(), Fault> {
         if self.caller.is_root() || object.attr.kind != Kind::Dir && object.attr.nlink > 1 {
             return Ok(());
@@ -205,7 +205,8 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
         self.check(&object.attr, Access::WRITE, "write to it")
     }
 
-    /// Checks that the caller may give a file one more name: it is his, or he may read and write it.
+    /// Checks that the caller may give a file one more name: it is his, or he may read and write
+    /// it.
     pub(super) fn may_link(&self, object: &Object) -> Result<(), Fault> {
         if self.caller.uid == object.attr.uid {
             return Ok(());

@@ -221,7 +221,9 @@ fn who_reads_a_file_without_a_name_does_not_write_it() {
     let store = store();
     let file = thing(&store, "f", &ANNA, 0o644, Kind::File).file().unwrap();
     let holds = Holds::default();
-    (holds.hold(file.0, 20), holds.hold(file.0, 21));
+    for client in [20, 21] {
+        holds.hold(file.0, client);
+    }
     holds.grant(file.0, 20, Access::READ);
     holds.grant(file.0, 21, Access::BOTH);
     change(&store, |change| {
