@@ -2,7 +2,7 @@
 //!
 //! **Why.** A machine mounts the file system for many users over one connection, so each request
 //! says for whom it is made. That is only a claim. What a server believes of it is written in the
-//! certificate of the peer ([`Claims::caller`]): a host may speak for its users and not for root, a
+//! certificate of the peer (`Claims::caller`): a host may speak for its users and not for root, a
 //! user for himself.
 
 use std::fmt;

@@ -177,7 +177,7 @@ fn a_file_is_opened_for_what_its_mode_allows_and_an_open_one_stays_open() {
     holds.grant(file.0, 20, opens(&ANNA, "f", 20).unwrap());
     by(&store, &ANNA, |change| change.setattr(file.into(), &SetAttr { mode: Some(0), ..SetAttr::default() })).unwrap();
     assert_eq!((opens(&ANNA, "f", 20), opens(&ANNA, "f", 8)), (Ok(Access::BOTH), Err(ErrorCode::Permission)));
-    let writes = |client| look(&store, |read| view(read)?.by(&ANNA, CLIENT).may_write(file, client, &holds));
+    let writes = |client| look(&store, |read| view(read)?.by(&ANNA, client).may_write(file, client, &holds));
     assert_eq!((writes(20), writes(8), writes(CLIENT)), (Ok(()), DENIED, Ok(())), "who has created it writes");
     holds.release(file.0, 20);
     assert_eq!(opens(&ANNA, "f", 20), Err(ErrorCode::Permission));
