@@ -273,12 +273,13 @@ impl Files {
         Creating(self)
     }
 
-    /// A file that was opened is no longer used. Returns true if it is open still.
+    /// A file that was opened is no longer used. Returns true if there is another
+    /// [`File`](crate::File).
     pub(crate) fn closed(&self, file: FileHandle) -> bool {
         let mut is_open = false;
         self.end(file, |state| {
             state.open -= 1;
-            is_open = state.is_used();
+            is_open = state.open > 0;
         });
         is_open
     }

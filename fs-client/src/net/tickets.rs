@@ -7,7 +7,8 @@
 //!
 //! **Invariants**
 //! 1. A ticket is shown to the server of its datafile alone.
-//! 2. What is kept is that of open files.
+//! 2. What is kept is that of open files, and of some whose opening was given up: a bounded number.
+//!    What was forgotten is asked for again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,9 @@ use bmi::PeerId;
 use fs_proto::{DatafileHandle, FileHandle, Grant, Layout, Ticket};
 
 use crate::locked::Locked;
+
+/// Most datafiles of which tickets are kept.
+const MOST: usize = 1 << 17;
 
 /// The tickets of a client.
 #[derive(Default)]
@@ -42,6 +46,9 @@ impl Tickets {
     pub(crate) fn learn(&self, file: FileHandle, layout: &Layout, grant: &Grant) {
         self.is_used.store(true, Ordering::Release);
         self.table.with(|table| {
+            if table.held.len() >= MOST {
+                *table = Table::default();
+            }
             for (datafile, ticket) in grant.tickets(layout) {
                 // What was accepted stays good, unless this one allows more.
                 let held = table.held.entry(datafile).or_insert(Held { ticket, shown: None });

@@ -352,7 +352,7 @@ impl Manager {
         let access = self.read(|read| {
             let view = tables::names::view(read)?.by(caller, client);
             let held = self.lookups.holds.access(entry.handle.raw(), client);
-            view.opened(&view.named(entry.handle)?, held)
+            view.opened_by_handle(&view.named(entry.handle)?, held)
         });
         match access.await {
             Ok(access) => {

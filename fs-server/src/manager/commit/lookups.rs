@@ -21,15 +21,14 @@ use std::sync::{Arc, Mutex};
 
 use bmi::hooks::step;
 use fs_proto::limits::{MAX_ENTRIES, MAX_LISTED};
-use fs_proto::{Caller, ErrorCode, FileHandle, FsError, ManagerReply, ManagerRequest};
-use redb::{ReadTransaction, ReadableTable};
+use fs_proto::{Access, Caller, Entry, ErrorCode, FileHandle, FsError, ManagerReply, ManagerRequest};
+use redb::ReadTransaction;
 use tokio::sync::Notify;
 
 use super::group::Effect;
 use crate::lock::lock;
 use crate::manager::Fault;
-use crate::manager::tables::names::{self, Key, Named};
-use crate::manager::tables::{Held, Holds, Object, revoked};
+use crate::manager::tables::{Held, Holds, names, revoked};
 use crate::service::Party;
 
 /// The metadata as of a commit.
@@ -61,15 +60,14 @@ pub(in crate::manager) struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Opens an object.
-    fn opens<O, N>(&self, view: &names::View<O, N>, raw: u64, object: Object) -> Result<ManagerReply, Fault>
-    where
-        O: ReadableTable<u64, &'static [u8]>,
-        N: ReadableTable<Key, Named>,
-    {
-        let access = view.opened(&object, self.holds.access(raw, self.client))?;
-        Ok(ManagerReply::Opened { entry: view.told(raw, object), access, grant: None })
+    /// Returns what the client may do with an object since it has it open.
+    fn held(&self, raw: u64) -> Access {
+        self.holds.access(raw, self.client)
     }
+}
+
+fn opened(access: Access, entry: Entry) -> ManagerReply {
+    ManagerReply::Opened { entry, access, grant: None }
 }
 
 /// Answers a request that changes nothing, from the metadata alone. The reply has `room` bytes.
@@ -85,12 +83,18 @@ pub(in crate::manager) fn answer(
         ManagerRequest::Lookup { place, open } => {
             let view = names::view(read)?.by(caller, client);
             let (raw, object) = view.found(place)?;
-            if *open { asker.opens(&view, raw, object)? } else { ManagerReply::Entry(view.told(raw, object)) }
+            match *open {
+                true => opened(view.opened(&object, asker.held(raw))?, view.told(raw, object)),
+                false => ManagerReply::Entry(view.told(raw, object)),
+            }
         }
         ManagerRequest::Getattr { handle, open } => {
             let view = names::view(read)?.by(caller, client);
             let (raw, object) = (handle.raw(), view.named(*handle)?);
-            if *open { asker.opens(&view, raw, object)? } else { ManagerReply::Entry(view.told(raw, object)) }
+            match *open {
+                true => opened(view.opened_by_handle(&object, asker.held(raw))?, view.told(raw, object)),
+                false => ManagerReply::Entry(view.told(raw, object)),
+            }
         }
         ManagerRequest::Readdir { dir, after, max, attributes: true } => {
             let max = (*max as usize).min(MAX_LISTED);
@@ -164,7 +168,11 @@ impl Lookups {
                     self.any_revoked.store(!all.is_empty(), Ordering::Release);
                     *lock(&self.revoked) = all;
                 }
-                Err(fault) => tracing::error!(error = %fault.into_error(), "it is not known who was shut out"),
+                Err(fault) => {
+                    // The next commit tries again.
+                    self.is_stale.store(true, Ordering::Release);
+                    tracing::error!(error = %fault.into_error(), "it is not known who was shut out");
+                }
             }
         }
         // The old view is dropped without the lock: that may free pages of the database.

@@ -1,7 +1,7 @@
 //! Who may use which datafile: tickets that are right, forged, stolen, old, and of other files.
 
 use bmi::PeerIdentity;
-use fs_proto::{Access, Caller, FileHandle, SetAttr, Ticket};
+use fs_proto::{Access, Caller, FileHandle, Name, SetAttr, Ticket};
 
 use super::*;
 
@@ -194,5 +194,35 @@ fn a_server_that_knows_no_keys_yet_serves_no_datafile() {
         let manager = anna.connect(&cluster.manager()).await;
         let new = opened(anna, manager, open(own.file)).await.unwrap();
         assert_eq!(uses(anna, a, own.datafile, Access::READ, Some(new.ticket)).await, Ok(()));
+    });
+}
+
+/// Somebody is shut out while he has a file open.
+#[test]
+fn who_is_shut_out_is_refused_everywhere_within_two_seconds() {
+    with_file(5, 0o644, async |world, cluster, [anna, bob], [manager, his_manager], own| {
+        let admin = who(world, "admin", 2, &["admin"]);
+        let at = admin.connect(&cluster.manager()).await;
+        let b = bob.connect(&cluster.iods()[0]).await;
+        let his = opened(bob, his_manager, open(own.file)).await.unwrap();
+        assert_eq!(uses(bob, b, own.datafile, Access::READ, Some(his.ticket)).await, Ok(()));
+        let revoke = |back| ManagerRequest::Revoke { holder: Name("pvfs:user/bob".to_owned()), back };
+        assert_eq!(code(anna.manager(manager, revoke(false)).await), Some(ErrorCode::Permission), "not her business");
+        admin.manager(at, revoke(false)).await.unwrap();
+        assert_eq!(opened(bob, his_manager, open(own.file)).await.map(drop), Err(ErrorCode::Permission));
+        world.sleep(Duration::from_secs(2)).await;
+        assert_eq!(uses(bob, b, own.datafile, Access::READ, None).await, Err(ErrorCode::Permission));
+        // Also after a restart of the manager.
+        cluster.manager_node().kill();
+        cluster.manager_node().restart();
+        let again = bob.connect(&cluster.manager()).await;
+        assert_eq!(opened(bob, again, open(own.file)).await.map(drop), Err(ErrorCode::Permission));
+        let at = admin.connect(&cluster.manager()).await;
+        admin.manager(at, revoke(true)).await.unwrap();
+        world.sleep(Duration::from_secs(5)).await;
+        let b = bob.connect(&cluster.iods()[0]).await;
+        let again = bob.connect(&cluster.manager()).await;
+        let his = opened(bob, again, open(own.file)).await.unwrap();
+        assert_eq!(uses(bob, b, own.datafile, Access::READ, Some(his.ticket)).await, Ok(()));
     });
 }

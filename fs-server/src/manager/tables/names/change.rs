@@ -150,7 +150,7 @@ impl<'t> Change<'t> {
     /// Returns what a client may do with a file that it may write.
     pub(in crate::manager) fn writer_access(&self, file: FileHandle, client: u128) -> Result<Access, Fault> {
         let held = self.holds.access(file.0, client).and(Access::WRITE);
-        self.view.opened(&self.view.object(file.0)?, held)
+        self.view.opened_by_handle(&self.view.object(file.0)?, held)
     }
 
     /// Begins the next start of the database. Returns its number.

@@ -44,8 +44,8 @@ pub(in crate::manager) use change::fuzz_view;
 pub(in crate::manager) use change::{Birth, Change, NewFile};
 pub(in crate::manager) use nameless::{Publication, owned, owners};
 pub(in crate::manager) use object::{
-    COUNTERS, Key, NAMELESS, NAMES, Named, OBJECTS, ORPHANS, Object, STARTED, Stored, TRUNCATES, XATTRS, kind_number,
+    COUNTERS, NAMELESS, NAMES, OBJECTS, ORPHANS, Object, STARTED, Stored, TRUNCATES, XATTRS, kind_number,
 };
 pub(in crate::manager) use repair::REPAIRS;
 pub(in crate::manager) use truncates::{Decided, Truncates, truncates, truncation};
-pub(in crate::manager) use view::{View, objects_from, orphans, stat, view, xattr, xattrs};
+pub(in crate::manager) use view::{objects_from, orphans, stat, view, xattr, xattrs};

@@ -13,6 +13,7 @@
 //!    it names open. Attributes are told to everybody who names them.
 
 use bmi::hooks::mutated;
+use fs_proto::limits::MAX_PATH;
 use fs_proto::{Access, Attr, Caller, DirHandle, ErrorCode, FileHandle, Kind, SetAttr};
 use redb::ReadableTable;
 
@@ -26,6 +27,9 @@ const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 /// What counts as now, in nanoseconds: clocks differ.
 const NOW_NS: u64 = 60_000_000_000;
+/// Most directories above something that is named by its handle: as many as a path can name. So the
+/// work is bounded, whatever somebody has made.
+const DEEPEST: usize = MAX_PATH / 2;
 /// In such a directory, what is somebody else's stays.
 const S_ISVTX: u32 = 0o1000;
 
@@ -148,14 +152,22 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
     /// `Permission` if that is nothing.
     pub(in crate::manager) fn opened(&self, object: &Object, held: Access) -> Result<Access, Fault> {
         let held = if self.writes(object) { Access::BOTH } else { held };
-        if held == Access::NONE {
-            self.may_reach(object)?;
-        }
         let access = object.attr.access(&self.caller).and(held);
         if !access.has_any(ANY) {
             self.check(&object.attr, Access::READ, "open it")?;
         }
         Ok(if access.has(Access::SEARCH) { access.and(Access::READ) } else { access })
+    }
+
+    /// Returns the same for an object that was named by its handle alone.
+    ///
+    /// # Errors
+    /// As [`View::opened`], and if the caller could not have come to it by a name.
+    pub(in crate::manager) fn opened_by_handle(&self, object: &Object, held: Access) -> Result<Access, Fault> {
+        if held == Access::NONE && !self.writes(object) {
+            self.may_reach(object)?;
+        }
+        self.opened(object, held)
     }
 
     /// Returns true if the client has created the object, or has begun to write, and not closed it.
@@ -176,22 +188,16 @@ impl<O: ReadableTable<u64, &'static [u8]>, N: ReadableTable<Key, Named>> View<O,
             let is_own = self.caller.uid == object.attr.uid;
             return if is_own { Ok(()) } else { refuse(ErrorCode::Permission, "it has no name") };
         }
-        let (mut at, mut steps, mut remembered) = (object.parent, 0u64, object.parent);
-        loop {
+        let mut at = object.parent;
+        for _ in 0..DEEPEST {
             let dir = self.object(at)?;
             self.may_search(&dir)?;
             if at == DirHandle::ROOT.0 {
                 return Ok(());
             }
             at = dir.parent;
-            if at == remembered {
-                return Err(Fault::Corrupt(format!("directory {at:x} is below itself")));
-            }
-            steps += 1;
-            if steps.is_power_of_two() {
-                remembered = at;
-            }
         }
+        refuse(ErrorCode::NameTooLong, format!("there are more than {DEEPEST} directories above it"))
     }
 
     /// Checks that a client of the caller may write to a file: by its mode, or because it writes

@@ -2,7 +2,7 @@
 
 use fs_proto::{Access, Caller, Handle, Kind, SetAttr, XattrName, XattrValue};
 
-use super::super::{View, view, xattr};
+use super::super::{view, xattr};
 use super::*;
 use crate::manager::tables::Holds;
 
@@ -155,7 +155,7 @@ fn a_file_is_opened_for_what_its_mode_allows_and_an_open_one_stays_open() {
     let (store, holds) = (store(), Holds::default());
     let opens = |caller: &Caller, path: &str, client| {
         look(&store, |read| {
-            let view: View<_, _> = view(read)?.by(caller, client);
+            let view = view(read)?.by(caller, client);
             let (raw, object) = view.found(&Place::root(path))?;
             view.opened(&object, holds.access(raw, client))
         })
@@ -192,8 +192,8 @@ fn a_handle_opens_nothing_below_a_directory_that_one_may_not_search() {
     let file = thing(&store, "shut/open/f", &ANNA, 0o666, Kind::File);
     let opens = |caller: &Caller, held| {
         look(&store, |read| {
-            let view: View<_, _> = view(read)?.by(caller, 20);
-            view.opened(&view.named(file)?, held).map(drop)
+            let view = view(read)?.by(caller, 20);
+            view.opened_by_handle(&view.named(file)?, held).map(drop)
         })
     };
     assert_eq!((opens(&ANNA, Access::NONE), opens(&BOB, Access::NONE)), (Ok(()), DENIED));
@@ -213,6 +213,22 @@ fn a_handle_opens_nothing_below_a_directory_that_one_may_not_search() {
     let public = Place::root("d/g");
     by(&store, &ANNA, |change| change.hard_link(file.file().unwrap(), &public, false)).unwrap();
     assert_eq!(opens(&BOB, Access::NONE), Ok(()));
+}
+
+/// A chain of directories that somebody has made does not let each request look at all of it.
+#[test]
+fn what_is_too_deep_is_not_reached_by_its_handle() {
+    let store = store();
+    thing(&store, "d", &ANNA, 0o777, Kind::Dir);
+    let deepest = change(&store, |change| {
+        let mut at = change.view.lookup(&Place::root("d"))?.handle.dir().unwrap();
+        for _ in 0..2050 {
+            at = change.mkdir(&Place::at(at, "d"), Birth { mode: 0o777, ..BIRTH })?.handle.dir().unwrap();
+        }
+        Ok(at)
+    });
+    let list = look(&store, |read| view(read)?.by(&ANNA, CLIENT).readdir(deepest.unwrap(), b"", 9, 4096).map(drop));
+    assert_eq!(list, Err(ErrorCode::NameTooLong));
 }
 
 /// Of a file that has lost its last name, everybody keeps the right that he had.
